@@ -1,0 +1,144 @@
+"""Documents, their status, and the one table of legal status changes. Pure values, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from rag_pipeline.errors import ErrorClass, IllegalTransitionError
+
+
+class Status(StrEnum):
+    """Where the newest version of a document stands; which version answers queries is `Document.live_version`."""
+
+    PENDING = "PENDING"
+    PARSING = "PARSING"
+    CHUNKING = "CHUNKING"
+    EMBEDDING = "EMBEDDING"
+    INDEXING = "INDEXING"
+    READY = "READY"
+    NO_CONTENT = "NO_CONTENT"
+    FAILED = "FAILED"
+    CANCELING = "CANCELING"
+    CANCELED = "CANCELED"
+    DELETING = "DELETING"
+
+
+class Stage(StrEnum):
+    """The stages, named as their assets, in order."""
+
+    SOURCE_DOCUMENT = "source_document"
+    PARSED_BLOCKS = "parsed_blocks"
+    CHUNKS = "chunks"
+    CHUNK_SNAPSHOT = "chunk_snapshot"
+    EMBEDDINGS = "embeddings"
+    INDEX_WRITES = "index_writes"
+
+    @property
+    def upstream(self) -> "Stage | None":
+        """The stage before, None for the first."""
+        order = list(Stage)
+        position = order.index(self)
+        return order[position - 1] if position else None
+
+
+STATUS_DURING: Mapping[Stage, Status] = {
+    Stage.SOURCE_DOCUMENT: Status.PARSING,
+    Stage.PARSED_BLOCKS: Status.PARSING,
+    Stage.CHUNKS: Status.CHUNKING,
+    Stage.CHUNK_SNAPSHOT: Status.CHUNKING,
+    Stage.EMBEDDINGS: Status.EMBEDDING,
+    Stage.INDEX_WRITES: Status.INDEXING,
+}
+"""The status is set before the stage begins, so a crash leaves the last stage started."""
+
+WORKING = frozenset(STATUS_DURING.values())
+SETTLED = frozenset({Status.READY, Status.NO_CONTENT, Status.FAILED, Status.CANCELED})
+
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
+    Status.PENDING: frozenset(WORKING | {Status.FAILED, Status.CANCELING, Status.DELETING}),
+    Status.PARSING: frozenset(
+        {Status.PARSING, Status.CHUNKING, Status.NO_CONTENT, Status.PENDING, Status.FAILED, Status.CANCELING}
+    ),
+    Status.CHUNKING: frozenset(
+        {Status.CHUNKING, Status.EMBEDDING, Status.NO_CONTENT, Status.PENDING, Status.FAILED, Status.CANCELING}
+    ),
+    Status.EMBEDDING: frozenset({Status.EMBEDDING, Status.INDEXING, Status.PENDING, Status.FAILED, Status.CANCELING}),
+    Status.INDEXING: frozenset({Status.INDEXING, Status.READY, Status.PENDING, Status.FAILED, Status.CANCELING}),
+    Status.READY: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
+    Status.NO_CONTENT: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
+    Status.FAILED: frozenset(WORKING | {Status.PENDING, Status.CANCELING, Status.DELETING}),
+    Status.CANCELING: frozenset({Status.CANCELED, Status.DELETING}),
+    Status.CANCELED: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
+    Status.DELETING: frozenset(),
+}
+"""Allowed next states. WORKING -> PENDING hands a document back (a partial materialization, a dead run)."""
+
+
+def allowed_from(target: Status) -> tuple[Status, ...]:
+    """States from which `target` may be entered: what a conditional UPDATE names in its WHERE."""
+    return tuple(status for status in Status if target in TRANSITIONS[status])
+
+
+def check_transition(current: Status, target: Status) -> None:
+    """Raise `IllegalTransitionError` unless the table allows the change."""
+    if target not in TRANSITIONS[current]:
+        raise IllegalTransitionError(f"a document that is {current} cannot become {target}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeBase:
+    """A collection of documents that is searched as one."""
+
+    id: str
+    name: str
+    status: str
+    """ACTIVE, DELETING or DELETED."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentError:
+    """Why a document failed."""
+
+    stage: str
+    code: str
+    error_class: ErrorClass
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a knowledge base: identity is (knowledge base, source path)."""
+
+    id: str
+    kb_id: str
+    kb_name: str
+    source_path: str
+    """Relative path given at submit, NFC, `/` separated."""
+    file_name: str
+    partition_key: str
+    status: Status
+    version: int
+    """The newest version."""
+    live_version: int | None
+    """The version that answers queries; None until the first becomes READY."""
+    sha256: str
+    size_bytes: int
+    attempt: int
+    """Runs that have worked on the newest version."""
+    created_at: datetime
+    updated_at: datetime
+    error: DocumentError | None = None
+    pages: int | None = None
+    chunk_count: int | None = None
+    token_count: int | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    duplicate: bool = False
+    """Set on the answer of a submit that found the same bytes under the same path."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is going on: READY, NO_CONTENT, FAILED or CANCELED."""
+        return self.status in SETTLED

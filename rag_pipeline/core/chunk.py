@@ -29,7 +29,7 @@ class Chunk:
     """By the chunker's token counter."""
     heading_path: tuple[str, ...] = ()
     section: int = 0
-    """Number of the section (parent) that the chunk belongs to, for small-to-big; chunks of one section are adjacent."""
+    """Number of the section (parent) that the chunk belongs to, for small-to-big; its chunks are adjacent."""
     page: int | None = None
     page_end: int | None = None
     regions: tuple[PageRegion, ...] = ()

@@ -1,4 +1,6 @@
-"""The ports: what the stages and the query side need from outside systems. One contract suite each, in `rag_pipeline_tests/contracts`.
+"""The ports: what the stages and the query side need from outside systems.
+
+Each has one contract suite in `rag_pipeline_tests/contracts`, run on every adapter.
 
 PostgreSQL is not behind a port: its conditional updates are the state machine itself (`adapters.postgres`).
 """
@@ -147,8 +149,10 @@ class VectorIndex(ABC):
 
     @abstractmethod
     def ensure(self, generation: CollectionGeneration) -> None:
-        """Create the collection if it is missing and load it. Raises `ConfigurationError` if it exists with another
-        dimension or analyzer, with the remedy in the message."""
+        """Create the collection if it is missing and load it.
+
+        Raises `ConfigurationError` if it exists with another dimension or analyzer, with the remedy in the message.
+        """
 
     @abstractmethod
     def upsert(self, generation: CollectionGeneration, rows: Sequence[VectorRow]) -> None:
@@ -200,7 +204,7 @@ class SnapshotStore(ABC):
 
     @abstractmethod
     def write(self, ref: SnapshotRef, content: Mapping[str, object]) -> str:
-        """Write `chunks.v{version}.json` so that a crash leaves the old file or the new one, and return its location."""
+        """Write `chunks.v{version}.json` and return its location; a crash leaves the old file or the new one."""
 
     @abstractmethod
     def publish(self, ref: SnapshotRef) -> str:
@@ -216,18 +220,6 @@ class SnapshotStore(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParseRequest:
-    """One file to parse."""
-
-    path: Path
-    """The original on local disk."""
-    file_name: str
-    """The user's file name: the extension chooses the parser, together with the first bytes."""
-    password: str | None = None
-    limits: "ParseLimits" = field(default_factory=lambda: ParseLimits())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParseLimits:
     """What one file may cost."""
 
@@ -238,3 +230,15 @@ class ParseLimits:
     max_expanded_bytes: int = 1_000_000_000
     """Sum of what an archive-based format (docx, xlsx, epub) unpacks to."""
     max_text_characters: int = 50_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseRequest:
+    """One file to parse."""
+
+    path: Path
+    """The original on local disk."""
+    file_name: str
+    """The user's file name: the extension chooses the parser, together with the first bytes."""
+    password: str | None = None
+    limits: ParseLimits = field(default_factory=ParseLimits)

@@ -1,0 +1,25 @@
+"""The parser contract: one file in, one `ParsedDocument` out. Parsers run in worker processes and hold no connections."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from rag_pipeline.core.parsed_document import ParsedDocument
+from rag_pipeline.core.ports import ParseRequest
+
+
+class Parser(ABC):
+    """Reads one family of formats.
+
+    Errors: `CorruptDocumentError`, `EncryptedDocumentError`, `EmptyDocumentError`, `UnsupportedFormatError` and
+    `DocumentTooLargeError`, each with a message that says what is wrong and what to do. A readable file without any
+    text is not an error: the document comes back without content, with a warning.
+    """
+
+    name: ClassVar[str]
+    """Stored with the document, e.g. `pdf`."""
+    version: ClassVar[str]
+    """Raised by hand whenever the output for some file changes: it makes parsed documents stale."""
+
+    @abstractmethod
+    def parse(self, request: ParseRequest) -> ParsedDocument:
+        """Parse the file at `request.path`."""

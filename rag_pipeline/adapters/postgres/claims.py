@@ -1,0 +1,320 @@
+"""Who works on what: batches, claims, heartbeats. Every change is one conditional UPDATE.
+
+A document belongs to the batch named in `documents.batch_id` and to no other. The sensor's claim sets it, the batch's
+run clears it with the final status, and the recovery takes it back when the run has lost its lease.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import (
+    batches,
+    document_versions,
+    documents,
+    knowledge_bases,
+    stage_artefacts,
+)
+from rag_pipeline.core.documents import WORKING, Stage, Status, allowed_from
+from rag_pipeline.core.work import BatchPlan, Candidate, StageArtefact, WorkItem
+
+_STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedBatch:
+    """A batch for which a run has to be launched."""
+
+    batch_id: str
+    first_partition: str
+    last_partition: str
+    document_count: int
+
+
+class Claims:
+    """Batches and the documents they own."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def claim(
+        self, *, limit: int, plan: Callable[[list[Candidate]], list[BatchPlan]], new_batch_id: Callable[[], str]
+    ) -> list[RequestedBatch]:
+        """Give the oldest waiting documents a batch, at most `limit` of them.
+
+        `plan` is called with the candidates while their rows are locked; a crash in it leaves them waiting. Rows that
+        another sensor holds are passed over.
+        """
+        with transaction(self._engine) as connection:
+            rows = connection.execute(_WAITING.limit(limit)).mappings().all()
+            requested = []
+            for each in plan([_candidate(row) for row in rows]) if rows else []:
+                batch = RequestedBatch(
+                    batch_id=new_batch_id(),
+                    first_partition=each.first_partition,
+                    last_partition=each.last_partition,
+                    document_count=len(each.candidates),
+                )
+                self._insert_batch(connection, batch, state="QUEUED")
+                connection.execute(
+                    sa.update(documents)
+                    .where(
+                        documents.c.id.in_([candidate.document_id for candidate in each.candidates]),
+                        documents.c.status == Status.PENDING,
+                        documents.c.batch_id.is_(None),
+                    )
+                    .values(batch_id=batch.batch_id, updated_at=sa.func.now())
+                )
+                requested.append(batch)
+        return requested
+
+    def unlaunched(self, *, older_than_seconds: float) -> list[RequestedBatch]:
+        """Queued batches that no run has begun; requesting a run again is harmless (same run key)."""
+        statement = sa.select(batches).where(
+            batches.c.state == "QUEUED",
+            batches.c.created_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds),
+        )
+        with transaction(self._engine) as connection:
+            return [
+                RequestedBatch(
+                    batch_id=row["id"],
+                    first_partition=row["first_partition"],
+                    last_partition=row["last_partition"],
+                    document_count=row["document_count"],
+                )
+                for row in connection.execute(statement).mappings()
+            ]
+
+    def begin_queued(self, batch_id: str, run_id: str) -> bool:
+        """Start the batch that the sensor made for this run; False if it is not waiting (started before, or taken back)."""
+        statement = (
+            sa.update(batches)
+            .where(batches.c.id == batch_id, batches.c.state == "QUEUED")
+            .values(state="RUNNING", run_id=run_id, heartbeat_at=sa.func.now())
+        )
+        with transaction(self._engine) as connection:
+            started = connection.execute(statement).rowcount == 1
+            if started:
+                connection.execute(
+                    sa.update(documents)
+                    .where(documents.c.batch_id == batch_id, documents.c.status == Status.PENDING)
+                    .values(attempt=documents.c.attempt + 1)
+                )
+        return started
+
+    def begin_manual(self, run_id: str, document_ids: Sequence[str]) -> str:
+        """A batch for a run that a person started, owning those of the documents that nobody else works on."""
+        batch = RequestedBatch(batch_id=run_id, first_partition="", last_partition="", document_count=len(document_ids))
+        with transaction(self._engine) as connection:
+            self._insert_batch(connection, batch, state="RUNNING", run_id=run_id)
+            connection.execute(
+                sa.update(documents)
+                .where(
+                    documents.c.id.in_(document_ids),
+                    documents.c.batch_id.is_(None),
+                    documents.c.status.in_(_STARTABLE),
+                )
+                .values(batch_id=run_id, attempt=documents.c.attempt + 1, updated_at=sa.func.now())
+            )
+        return run_id
+
+    def items(self, *, partition_keys: Sequence[str]) -> list[WorkItem]:
+        """The documents of the partitions, in the order given; deleted ones are left out."""
+        with transaction(self._engine) as connection:
+            rows = connection.execute(_ITEMS.where(documents.c.partition_key.in_(partition_keys))).mappings()
+            found = {row["partition_key"]: _item(row) for row in rows}
+        return [found[key] for key in partition_keys if key in found]
+
+    def artefacts(self, document_ids: Sequence[str]) -> dict[tuple[str, int], dict[Stage, StageArtefact]]:
+        """Winning artefacts by (document, version) and stage."""
+        found: dict[tuple[str, int], dict[Stage, StageArtefact]] = {}
+        with transaction(self._engine) as connection:
+            for row in connection.execute(
+                sa.select(stage_artefacts).where(stage_artefacts.c.document_id.in_(document_ids))
+            ).mappings():
+                stage = Stage(row["stage"])
+                found.setdefault((row["document_id"], row["version"]), {})[stage] = StageArtefact(
+                    stage=stage,
+                    fingerprint=row["fingerprint"],
+                    artefact_key=row["artefact_key"],
+                    summary=row["summary"],
+                )
+        return found
+
+    def heartbeat(self, batch_id: str) -> bool:
+        """Renew the lease; False if the batch is not running any more."""
+        statement = (
+            sa.update(batches)
+            .where(batches.c.id == batch_id, batches.c.state == "RUNNING")
+            .values(heartbeat_at=sa.func.now())
+        )
+        with transaction(self._engine) as connection:
+            return connection.execute(statement).rowcount == 1
+
+    def finish(self, batch_id: str) -> None:
+        """Close a batch; documents that it still owns go back to the queue."""
+        with transaction(self._engine) as connection:
+            connection.execute(
+                sa.update(batches).where(batches.c.id == batch_id).values(state="FINISHED", finished_at=sa.func.now())
+            )
+            self._hand_back(connection, [batch_id])
+
+    def open_batches(self) -> list[dict[str, Any]]:
+        """Batches not finished: id, state, run_id, seconds since the last heartbeat."""
+        statement = sa.select(
+            batches.c.id,
+            batches.c.state,
+            batches.c.run_id,
+            sa.extract("epoch", sa.func.now() - batches.c.heartbeat_at).label("silent_seconds"),
+        ).where(batches.c.state != "FINISHED")
+        with transaction(self._engine) as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def take_back(self, batch_id: str, *, max_attempts: int, reason: str, lease_seconds: float) -> int:
+        """Close a batch whose run is dead and requeue its documents; those out of attempts become FAILED (dead).
+
+        Does nothing if the batch sent a heartbeat within the lease after all. Returns the number of documents.
+        """
+        with transaction(self._engine) as connection:
+            closed = connection.execute(
+                sa.update(batches)
+                .where(
+                    batches.c.id == batch_id,
+                    batches.c.state != "FINISHED",
+                    batches.c.heartbeat_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds),
+                )
+                .values(state="FINISHED", finished_at=sa.func.now())
+            )
+            if closed.rowcount != 1:
+                return 0
+            dead = connection.execute(
+                sa.update(documents)
+                .where(
+                    documents.c.batch_id == batch_id,
+                    documents.c.status.in_(WORKING | {Status.PENDING}),
+                    documents.c.attempt >= max_attempts,
+                )
+                .values(
+                    status=Status.FAILED,
+                    batch_id=None,
+                    error_stage=documents.c.status,
+                    error_code="run_died",
+                    error_class="dead",
+                    error_message=f"{reason}; gave up after {max_attempts} attempts, retry by hand when it is mended",
+                    updated_at=sa.func.now(),
+                )
+            )
+            return dead.rowcount + self._hand_back(connection, [batch_id])
+
+    def requeue_due(self, *, limit: int) -> int:
+        """Put temporary failures whose time has come back into the queue; returns how many."""
+        due = (
+            sa.select(documents.c.id)
+            .where(
+                documents.c.status == Status.FAILED,
+                documents.c.error_class == "temporary",
+                documents.c.available_at <= sa.func.now(),
+                documents.c.batch_id.is_(None),
+            )
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        with transaction(self._engine) as connection:
+            return connection.execute(
+                sa.update(documents)
+                .where(documents.c.id.in_(due))
+                .values(status=Status.PENDING, updated_at=sa.func.now())
+            ).rowcount
+
+    def _insert_batch(
+        self, connection: sa.Connection, batch: RequestedBatch, *, state: str, run_id: str | None = None
+    ) -> None:
+        connection.execute(
+            sa.insert(batches).values(
+                id=batch.batch_id,
+                state=state,
+                run_id=run_id,
+                first_partition=batch.first_partition,
+                last_partition=batch.last_partition,
+                document_count=batch.document_count,
+            )
+        )
+
+    def _hand_back(self, connection: sa.Connection, batch_ids: Sequence[str]) -> int:
+        requeued = connection.execute(
+            sa.update(documents)
+            .where(documents.c.batch_id.in_(batch_ids), documents.c.status.in_(WORKING | {Status.PENDING}))
+            .values(status=Status.PENDING, batch_id=None, updated_at=sa.func.now())
+        )
+        connection.execute(sa.update(documents).where(documents.c.batch_id.in_(batch_ids)).values(batch_id=None))
+        return requeued.rowcount
+
+
+_VERSION_OF_DOCUMENT = sa.and_(
+    document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version
+)
+
+_WAITING = (
+    sa.select(
+        documents.c.id,
+        documents.c.kb_id,
+        documents.c.partition_key,
+        documents.c.file_name,
+        document_versions.c.size_bytes,
+        sa.and_(documents.c.version == 1, documents.c.attempt == 0).label("is_new"),
+    )
+    .join(document_versions, _VERSION_OF_DOCUMENT)
+    .where(
+        documents.c.status == Status.PENDING,
+        documents.c.batch_id.is_(None),
+        documents.c.available_at <= sa.func.now(),
+    )
+    .order_by(documents.c.available_at, documents.c.created_at, documents.c.id)
+    .with_for_update(of=documents, skip_locked=True)
+)
+
+_ITEMS = (
+    sa.select(
+        documents,
+        knowledge_bases.c.name.label("kb_name"),
+        document_versions.c.sha256,
+        document_versions.c.size_bytes,
+        document_versions.c.object_key,
+    )
+    .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+    .join(document_versions, _VERSION_OF_DOCUMENT)
+)
+
+
+def _candidate(row: Mapping[Any, Any]) -> Candidate:
+    return Candidate(
+        document_id=row["id"],
+        kb_id=row["kb_id"],
+        partition_key=row["partition_key"],
+        file_name=row["file_name"],
+        size_bytes=row["size_bytes"],
+        is_new=row["is_new"],
+    )
+
+
+def _item(row: Mapping[Any, Any]) -> WorkItem:
+    return WorkItem(
+        document_id=row["id"],
+        kb_id=row["kb_id"],
+        kb_name=row["kb_name"],
+        partition_key=row["partition_key"],
+        source_path=row["source_path"],
+        file_name=row["file_name"],
+        status=Status(row["status"]),
+        version=row["version"],
+        live_version=row["live_version"],
+        attempt=row["attempt"],
+        batch_id=row["batch_id"],
+        sha256=row["sha256"],
+        size_bytes=row["size_bytes"],
+        object_key=row["object_key"],
+        metadata=row["metadata"],
+    )

@@ -1,0 +1,304 @@
+"""Rows of documents as the client sees them: register, list, read. The work on them is claimed in `claims`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
+from rag_pipeline.core.documents import SETTLED, Document, DocumentError, KnowledgeBase, Status, allowed_from
+from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
+
+_RETRIED_BY_SUBMIT = (Status.FAILED, Status.CANCELED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVersion:
+    """What a submit brings."""
+
+    source_path: str
+    file_name: str
+    sha256: str
+    size_bytes: int
+    metadata: Mapping[str, object]
+    created_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where the original of a new version goes; handed to the callback that stores it."""
+
+    document_id: str
+    partition_key: str
+    version: int
+
+
+class Documents:
+    """Register and read documents."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def register(
+        self, kb: KnowledgeBase, new: NewVersion, slot: Slot, store_original: Callable[[Slot], str]
+    ) -> Document:
+        """Find or create the document of a path; `store_original(slot)` is called when there is something to store.
+
+        One advisory lock per (knowledge base, path) is held from the look-up to the commit, so of two racing submits
+        the second sees what the first did, and no original is ever overwritten by the loser.
+
+        Args:
+            kb: an active knowledge base.
+            new: path, hash and size of the bytes.
+            slot: id and partition key to use if the document does not exist yet.
+            store_original: writes the original and returns its object key.
+
+        Returns:
+            The document; `duplicate` is set when the same bytes were there already.
+
+        Raises:
+            DocumentBusyError: new bytes for a document of which a version is being built.
+        """
+        with transaction(self._engine) as connection:
+            connection.execute(
+                sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:path, 0))"),
+                {"path": f"{kb.id}/{new.source_path}"},
+            )
+            row = connection.execute(
+                _SELECT.where(documents.c.kb_id == kb.id, documents.c.source_path == new.source_path)
+            ).mappings()
+            found = [_document(each) for each in row]
+            if not found:
+                self._insert(connection, kb, new, slot, store_original)
+                return self._one(connection, slot.document_id)
+            existing = found[0]
+            if existing.sha256 == new.sha256:
+                return self._duplicate(connection, existing)
+            self._insert_next_version(connection, existing, new, store_original)
+            return self._one(connection, existing.id)
+
+    def get(self, document_id: str) -> Document:
+        """One document. Raises `ResourceNotFoundError`."""
+        with transaction(self._engine) as connection:
+            return self._one(connection, document_id)
+
+    def many(self, document_ids: Sequence[str]) -> list[Document]:
+        """Those of the documents that exist, in the order given."""
+        with transaction(self._engine) as connection:
+            rows = connection.execute(_SELECT.where(documents.c.id.in_(document_ids))).mappings()
+            found = {row["id"]: _document(row) for row in rows}
+        return [found[each] for each in document_ids if each in found]
+
+    def find(self, text: str) -> Document:
+        """The document with this id, partition key or source path (the newest if several knowledge bases have it).
+
+        Raises:
+            ResourceNotFoundError: none.
+        """
+        statement = (
+            _SELECT.where(
+                sa.or_(documents.c.id == text, documents.c.partition_key == text, documents.c.source_path == text)
+            )
+            .order_by(documents.c.created_at.desc())
+            .limit(1)
+        )
+        with transaction(self._engine) as connection:
+            row = connection.execute(statement).mappings().first()
+        if row is None:
+            raise ResourceNotFoundError(f"there is no document {text!r} (id, partition key or path)")
+        return _document(row)
+
+    def list(self, kb_id: str, *, status: Status | None = None, page: int = 1, page_size: int = 20) -> list[Document]:
+        """One page of a knowledge base's documents, oldest first."""
+        statement = _SELECT.where(documents.c.kb_id == kb_id)
+        if status is not None:
+            statement = statement.where(documents.c.status == status)
+        statement = statement.order_by(documents.c.created_at, documents.c.id)
+        with transaction(self._engine) as connection:
+            rows = connection.execute(statement.limit(page_size).offset((page - 1) * page_size)).mappings()
+            return [_document(row) for row in rows]
+
+    def count_by_status(self, kb_id: str) -> dict[Status, int]:
+        """How many documents of a knowledge base are in each status."""
+        statement = (
+            sa.select(documents.c.status, sa.func.count())
+            .where(documents.c.kb_id == kb_id)
+            .group_by(documents.c.status)
+        )
+        with transaction(self._engine) as connection:
+            return {Status(status): count for status, count in connection.execute(statement)}
+
+    def retry(self, document_id: str) -> Document:
+        """Hand a FAILED or CANCELED document back to the sensor; finished stages are not done again.
+
+        Raises:
+            IllegalTransitionError: it is in another status.
+        """
+        with transaction(self._engine) as connection:
+            document = self._one(connection, document_id)
+            if not self._requeue(connection, document_id):
+                raise IllegalTransitionError(
+                    f"{document.file_name} is {document.status}: only FAILED or CANCELED retry"
+                )
+            return self._one(connection, document_id)
+
+    def _one(self, connection: sa.Connection, document_id: str) -> Document:
+        row = connection.execute(_SELECT.where(documents.c.id == document_id)).mappings().first()
+        if row is None:
+            raise ResourceNotFoundError(f"there is no document {document_id!r}")
+        return _document(row)
+
+    def _duplicate(self, connection: sa.Connection, existing: Document) -> Document:
+        if existing.status in _RETRIED_BY_SUBMIT:
+            self._requeue(connection, existing.id)
+            existing = self._one(connection, existing.id)
+        return replace(existing, duplicate=True)
+
+    def _requeue(self, connection: sa.Connection, document_id: str) -> bool:
+        statement = (
+            sa.update(documents)
+            .where(documents.c.id == document_id, documents.c.status.in_(_RETRIED_BY_SUBMIT))
+            .values(status=Status.PENDING, batch_id=None, available_at=sa.func.now(), updated_at=sa.func.now())
+        )
+        return connection.execute(statement).rowcount == 1
+
+    def _insert(
+        self,
+        connection: sa.Connection,
+        kb: KnowledgeBase,
+        new: NewVersion,
+        slot: Slot,
+        store_original: Callable[[Slot], str],
+    ) -> None:
+        object_key = store_original(slot)
+        # In one statement, so that the knowledge base cannot begin to be deleted in between.
+        inserted = connection.execute(
+            sa.insert(documents).from_select(
+                [
+                    "id",
+                    "kb_id",
+                    "source_path",
+                    "file_name",
+                    "partition_key",
+                    "status",
+                    "version",
+                    "metadata",
+                    "created_by",
+                ],
+                sa.select(
+                    sa.literal(slot.document_id),
+                    knowledge_bases.c.id,
+                    sa.literal(new.source_path),
+                    sa.literal(new.file_name),
+                    sa.literal(slot.partition_key),
+                    sa.literal(Status.PENDING.value),
+                    sa.literal(1),
+                    sa.literal(dict(new.metadata), documents.c.metadata.type),
+                    sa.literal(new.created_by, sa.Text),
+                ).where(knowledge_bases.c.id == kb.id, knowledge_bases.c.status == "ACTIVE"),
+            )
+        )
+        if inserted.rowcount != 1:
+            raise ResourceNotFoundError(f"the knowledge base {kb.name!r} is being deleted")
+        self._insert_version(connection, slot.document_id, 1, new, object_key)
+
+    def _insert_next_version(
+        self, connection: sa.Connection, existing: Document, new: NewVersion, store_original: Callable[[Slot], str]
+    ) -> None:
+        if existing.status not in SETTLED:
+            raise DocumentBusyError(
+                f"{existing.source_path} is {existing.status}: wait for version {existing.version}, or cancel it"
+            )
+        slot = Slot(document_id=existing.id, partition_key=existing.partition_key, version=existing.version + 1)
+        object_key = store_original(slot)
+        changed = connection.execute(
+            sa.update(documents)
+            .where(
+                documents.c.id == existing.id,
+                documents.c.version == existing.version,
+                documents.c.status.in_(SETTLED & set(allowed_from(Status.PENDING))),
+            )
+            .values(
+                version=slot.version,
+                status=Status.PENDING,
+                attempt=0,
+                batch_id=None,
+                file_name=new.file_name,
+                metadata=dict(new.metadata) or dict(existing.metadata),
+                available_at=sa.func.now(),
+                updated_at=sa.func.now(),
+                **NO_ERROR,
+            )
+        )
+        if changed.rowcount != 1:
+            raise DocumentBusyError(f"{existing.source_path} has just been taken by a run: wait until it is done")
+        self._insert_version(connection, existing.id, slot.version, new, object_key)
+
+    def _insert_version(
+        self, connection: sa.Connection, document_id: str, version: int, new: NewVersion, object_key: str
+    ) -> None:
+        connection.execute(
+            sa.insert(document_versions).values(
+                document_id=document_id,
+                version=version,
+                sha256=new.sha256,
+                size_bytes=new.size_bytes,
+                object_key=object_key,
+            )
+        )
+
+
+NO_ERROR: Mapping[str, None] = {"error_stage": None, "error_code": None, "error_class": None, "error_message": None}
+
+_SELECT = (
+    sa.select(
+        documents,
+        knowledge_bases.c.name.label("kb_name"),
+        document_versions.c.sha256,
+        document_versions.c.size_bytes,
+        document_versions.c.pages,
+        document_versions.c.chunk_count,
+        document_versions.c.token_count,
+        document_versions.c.warnings,
+    )
+    .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+    .join(
+        document_versions,
+        sa.and_(document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version),
+    )
+)
+
+
+def _document(row: Mapping[Any, Any]) -> Document:
+    error = None
+    if row["error_code"] is not None:
+        error = DocumentError(
+            stage=row["error_stage"],
+            code=row["error_code"],
+            error_class=row["error_class"],
+            message=row["error_message"],
+        )
+    return Document(
+        id=row["id"],
+        kb_id=row["kb_id"],
+        kb_name=row["kb_name"],
+        source_path=row["source_path"],
+        file_name=row["file_name"],
+        partition_key=row["partition_key"],
+        status=Status(row["status"]),
+        version=row["version"],
+        live_version=row["live_version"],
+        sha256=row["sha256"],
+        size_bytes=row["size_bytes"],
+        attempt=row["attempt"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        error=error,
+        pages=row["pages"],
+        chunk_count=row["chunk_count"],
+        token_count=row["token_count"],
+        metadata=row["metadata"],
+        warnings=tuple(row["warnings"]),
+    )

@@ -1,0 +1,41 @@
+"""Connections to PostgreSQL, and the one place where its errors become ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from rag_pipeline.errors import FactsUnavailableError
+
+
+def create_engine(url: str, *, pool_size: int = 8) -> sa.Engine:
+    """An engine that notices dead connections and gives up on an unreachable server after 5 s.
+
+    `url` is a SQLAlchemy URL, as `Settings.require_postgres` returns it.
+    """
+    return sa.create_engine(
+        url,
+        pool_pre_ping=True,
+        pool_size=pool_size,
+        connect_args={"connect_timeout": 5, "options": "-c timezone=utc", "application_name": "rag_pipeline"},
+    )
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Turn the driver's connection errors into `FactsUnavailableError`; errors of ours in SQL stay visible."""
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        reason = str(error.orig if isinstance(error, exc.DBAPIError) else error).strip().splitlines()[0]
+        raise FactsUnavailableError(
+            f"PostgreSQL does not answer ({reason}); is it running? `rag-pipeline up` starts the embedded one"
+        ) from error
+
+
+@contextmanager
+def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction, with errors translated."""
+    with translate_errors(), engine.begin() as connection:
+        yield connection

@@ -1,0 +1,66 @@
+"""Rows of knowledge bases."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import knowledge_bases as table
+from rag_pipeline.core.documents import KnowledgeBase
+from rag_pipeline.errors import ConfigurationError, KnowledgeBaseInactiveError, ResourceNotFoundError
+
+
+class KnowledgeBases:
+    """Create and find knowledge bases. Names are unique among those not deleted; the id never changes."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def create(self, name: str) -> KnowledgeBase:
+        """A new knowledge base, or the existing active one of that name.
+
+        Raises:
+            ConfigurationError: the name is empty or over 100 characters.
+            KnowledgeBaseInactiveError: one of that name is being deleted.
+        """
+        if not name.strip() or len(name) > 100 or "/" in name:
+            raise ConfigurationError(f"{name!r} is no name for a knowledge base: 1 to 100 characters without '/'")
+        statement = sa.insert(table).values(id=uuid.uuid4().hex, name=name)
+        try:
+            with transaction(self._engine) as connection:
+                connection.execute(statement)
+        except exc.IntegrityError:
+            pass
+        return self.active(name)
+
+    def active(self, name: str) -> KnowledgeBase:
+        """The knowledge base of that name, ready to take and answer.
+
+        Raises:
+            ResourceNotFoundError: there is none.
+            KnowledgeBaseInactiveError: it is being deleted.
+        """
+        statement = sa.select(table).where(table.c.name == name, table.c.status != "DELETED")
+        with transaction(self._engine) as connection:
+            row = connection.execute(statement).mappings().first()
+        if row is None:
+            raise ResourceNotFoundError(
+                f"there is no knowledge base {name!r}; create it with create_knowledge_base({name!r})"
+            )
+        found = _knowledge_base(row)
+        if found.status != "ACTIVE":
+            raise KnowledgeBaseInactiveError(f"the knowledge base {name!r} is {found.status} and takes no new work")
+        return found
+
+    def all(self) -> list[KnowledgeBase]:
+        """Every knowledge base that is not deleted, by name."""
+        statement = sa.select(table).where(table.c.status != "DELETED").order_by(table.c.name)
+        with transaction(self._engine) as connection:
+            return [_knowledge_base(row) for row in connection.execute(statement).mappings()]
+
+
+def _knowledge_base(row: Mapping[Any, Any]) -> KnowledgeBase:
+    return KnowledgeBase(id=row["id"], name=row["name"], status=row["status"], created_at=row["created_at"])

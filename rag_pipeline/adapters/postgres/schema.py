@@ -1,0 +1,227 @@
+"""The tables of the facts database and their migrations. Nothing here reads or writes a row.
+
+All times are `timestamptz` filled by PostgreSQL's `now()`: clocks of workers never decide anything.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_NOW = sa.text("now()")
+_EMPTY_OBJECT = sa.text("'{}'::jsonb")
+_EMPTY_LIST = sa.text("'[]'::jsonb")
+
+
+def _time(name: str, *, nullable: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable, server_default=None if nullable else _NOW)
+
+
+knowledge_bases = sa.Table(
+    "knowledge_bases",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False, server_default="ACTIVE"),
+    _time("created_at"),
+    # A deleted knowledge base keeps its row; its name is free again.
+    sa.Index("uq_knowledge_bases_name", "name", unique=True, postgresql_where=sa.text("status <> 'DELETED'")),
+)
+
+documents = sa.Table(
+    "documents",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("kb_id", sa.Text, sa.ForeignKey("knowledge_bases.id"), nullable=False),
+    sa.Column("source_path", sa.Text, nullable=False),
+    sa.Column("file_name", sa.Text, nullable=False),
+    sa.Column("partition_key", sa.Text, nullable=False, unique=True),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("live_version", sa.Integer),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+    # The live batch that owns the document: set by the claim, cleared when the batch lets go.
+    sa.Column("batch_id", sa.Text),
+    _time("available_at"),
+    sa.Column("error_stage", sa.Text),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("error_message", sa.Text),
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    sa.Column("created_by", sa.Text),
+    _time("created_at"),
+    _time("updated_at"),
+    sa.UniqueConstraint("kb_id", "source_path"),
+    sa.Index("ix_documents_kb_id_status", "kb_id", "status"),
+    sa.Index("ix_documents_waiting", "available_at", "created_at", postgresql_where=sa.text("status = 'PENDING'")),
+    sa.Index("ix_documents_batch_id", "batch_id", postgresql_where=sa.text("batch_id IS NOT NULL")),
+)
+
+document_versions = sa.Table(
+    "document_versions",
+    metadata,
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("object_key", sa.Text, nullable=False),
+    sa.Column("pages", sa.Integer),
+    sa.Column("chunk_count", sa.Integer),
+    sa.Column("token_count", sa.Integer),
+    sa.Column("collection", sa.Text),
+    sa.Column("warnings", JSONB, nullable=False, server_default=_EMPTY_LIST),
+    _time("created_at"),
+    _time("ready_at", nullable=True),
+    # Set when a newer version went live: the cleanup removes what the stores hold of this one after a grace period.
+    _time("superseded_at", nullable=True),
+    sa.Index("ix_document_versions_superseded_at", "superseded_at"),
+)
+
+batches = sa.Table(
+    "batches",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text),
+    sa.Column("first_partition", sa.Text),
+    sa.Column("last_partition", sa.Text),
+    sa.Column("document_count", sa.Integer, nullable=False),
+    _time("created_at"),
+    _time("heartbeat_at"),
+    _time("finished_at", nullable=True),
+    sa.Index("ix_batches_live", "state", postgresql_where=sa.text("state <> 'FINISHED'")),
+)
+
+stage_attempts = sa.Table(
+    "stage_attempts",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("output_summary", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    sa.Column("error_code", sa.Text),
+    sa.Column("error_class", sa.Text),
+    sa.Column("error_message", sa.Text),
+    _time("started_at"),
+    _time("finished_at", nullable=True),
+    sa.Column("duration_ms", sa.Integer),
+    sa.UniqueConstraint("document_id", "version", "stage", "attempt", "run_id", name="uq_stage_attempts"),
+)
+
+stage_artefacts = sa.Table(
+    "stage_artefacts",
+    metadata,
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("stage", sa.Text, primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("artefact_key", sa.Text),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("summary", JSONB, nullable=False),
+    _time("completed_at"),
+)
+
+chunks = sa.Table(
+    "chunks",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("chunk_index", sa.Integer, nullable=False),
+    sa.Column("parent_id", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("heading_path", JSONB, nullable=False),
+    sa.Column("page", sa.Integer),
+    sa.Column("page_end", sa.Integer),
+    sa.Column("start_offset", sa.Integer, nullable=False),
+    sa.Column("end_offset", sa.Integer, nullable=False),
+    sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("content_hash", sa.Text, nullable=False),
+    sa.Column("locator", JSONB, nullable=False),
+    sa.UniqueConstraint("document_id", "version", "chunk_index"),
+)
+
+images = sa.Table(
+    "images",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("object_key", sa.Text, nullable=False),
+    sa.Column("media_type", sa.Text, nullable=False),
+    sa.Column("width", sa.Integer, nullable=False),
+    sa.Column("height", sa.Integer, nullable=False),
+    sa.Column("page", sa.Integer),
+    sa.Column("bbox", JSONB),
+    sa.Column("description", sa.Text, nullable=False, server_default=""),
+    sa.UniqueConstraint("document_id", "version", "position"),
+)
+
+paid_embeddings = sa.Table(
+    "paid_embeddings",
+    metadata,
+    # Key of the vectors already paid for: what was embedded, by whom, and in which artefact the vector lies.
+    sa.Column("embedder", sa.Text, primary_key=True),
+    sa.Column("input_hash", sa.Text, primary_key=True),
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("artefact_key", sa.Text, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Index("ix_paid_embeddings_document_id_version", "document_id", "version"),
+)
+
+collections = sa.Table(
+    "collections",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("embedder", sa.Text, nullable=False),
+    sa.Column("dimensions", sa.Integer, nullable=False),
+    sa.Column("analyzer", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    _time("created_at"),
+    # At most one generation answers queries.
+    sa.Index("uq_collections_live", "state", unique=True, postgresql_where=sa.text("state = 'LIVE'")),
+)
+
+
+def migrate(url: str) -> None:
+    """Bring the database to the newest schema; safe to run at the same time from several processes.
+
+    Args:
+        url: a SQLAlchemy or `postgresql://` URL of the facts database.
+
+    Raises:
+        FactsUnavailableError: the server cannot be reached.
+    """
+    from alembic import command  # noqa: PLC0415 - only `up` and tests migrate
+    from alembic.config import Config  # noqa: PLC0415
+
+    from rag_pipeline.adapters.postgres.engine import create_engine, translate_errors  # noqa: PLC0415
+
+    if url.startswith("postgresql://"):
+        url = "postgresql+psycopg2://" + url.removeprefix("postgresql://")
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    engine = create_engine(url, pool_size=1)
+    try:
+        with translate_errors(), engine.begin() as connection:
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('rag_pipeline migrations'))"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    finally:
+        engine.dispose()

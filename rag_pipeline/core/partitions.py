@@ -1,0 +1,99 @@
+"""Names: partition keys that people can read, and the keys of objects. Pure, no I/O."""
+
+import unicodedata
+from pathlib import PurePosixPath, PureWindowsPath
+
+import regex
+
+from rag_pipeline.errors import InvalidFileNameError
+
+MAX_PARTITION_KEY = 100
+"""Characters; longer keys make the partition list of the Dagster UI unreadable."""
+MAX_SOURCE_PATH = 1000
+MAX_FILE_NAME = 255
+"""Characters, as in most file systems' limit (there in bytes)."""
+
+_NOT_ALLOWED = regex.compile(r"[^\p{L}\p{M}\p{N}._\-]+")
+_CONTROL = regex.compile(r"[\p{Cc}\p{Cs}\u2028\u2029]")
+
+
+def partition_key(kb_name: str, file_name: str, document_id: str) -> str:
+    """`{kb}.{file name}~{12 hex of the document id}`: letters of any script, digits and `._-~`.
+
+    Commas, blanks and slashes in keys break the Dagster UI; the id keeps keys apart and is never cut.
+    """
+    suffix = f"~{document_id.replace('-', '')[:12]}"
+    readable = _NOT_ALLOWED.sub("-", unicodedata.normalize("NFC", f"{kb_name}.{file_name}"))
+    return _cut(readable, MAX_PARTITION_KEY - len(suffix)) + suffix
+
+
+def source_path(given: str) -> str:
+    """The identity of a document inside its knowledge base: relative, `/` separated, NFC.
+
+    Raises:
+        InvalidFileNameError: it is absolute, climbs with `..`, is empty, too long, or holds control characters.
+    """
+    path = unicodedata.normalize("NFC", given)
+    windows = PureWindowsPath(path)
+    parts = PurePosixPath(path.replace("\\", "/")).parts if "\\" in path else PurePosixPath(path).parts
+    if not parts or not path.strip():
+        raise InvalidFileNameError("the file name is empty")
+    if windows.drive or parts[0] == "/" or ".." in parts or path.startswith("~"):
+        raise InvalidFileNameError(
+            f"{given!r} is not a plain relative path: give a name below the folder, without '..'"
+        )
+    if _CONTROL.search(path):
+        raise InvalidFileNameError(f"{given!r} holds control characters: rename the file")
+    clean = "/".join(parts)
+    if len(clean) > MAX_SOURCE_PATH or len(parts[-1]) > MAX_FILE_NAME:
+        raise InvalidFileNameError(
+            f"the file name {parts[-1][:60]!r}... is over {MAX_FILE_NAME} characters: shorten it"
+        )
+    return clean
+
+
+def file_name(given: str) -> str:
+    r"""A bare file name, checked.
+
+    Raises:
+        InvalidFileNameError: it is a path (`a/b.pdf`, `..\b.pdf`), or `source_path` refuses it.
+    """
+    clean = source_path(given)
+    if "/" in clean or "\\" in given:
+        raise InvalidFileNameError(f"{given!r} is a path: give the bare file name, or a folder to submit_many")
+    return clean
+
+
+def original_key(kb_id: str, document_id: str, version: int, name: str) -> str:
+    """Key of an original; of the user's file name only a plain extension is used."""
+    extension = PurePosixPath(name).suffix.lower()
+    if not regex.fullmatch(r"\.[a-z0-9]{1,10}", extension):
+        extension = ""
+    return f"{kb_id}/{document_id}/v{version}/source{extension}"
+
+
+def artefact_key(kb_id: str, document_id: str, version: int, asset: str, attempt: int) -> str:
+    """Key of a stage's Parquet artefact; PostgreSQL says which attempt won."""
+    return f"kb/{kb_id}/{document_id}/v{version}/{asset}.a{attempt}.parquet"
+
+
+def image_key(kb_id: str, document_id: str, version: int, position: int, media_type: str) -> str:
+    """Key of an extracted image: stable, so that a repeated parse overwrites it."""
+    extension = media_type.rpartition("/")[2].partition("+")[0]
+    return f"kb/{kb_id}/{document_id}/v{version}/images/{position:05d}.{extension}"
+
+
+def _cut(text: str, length: int) -> str:
+    """Shorten in the middle of the stem, keeping the extension, never inside a character cluster."""
+    if len(text) <= length:
+        return text
+    stem, dot, extension = text.rpartition(".")
+    tail = dot + extension if len(extension) <= 10 else ""
+    clusters = regex.findall(r"\X", stem if tail else text)
+    kept, used = [], 0
+    for cluster in clusters:
+        if used + len(cluster) > length - len(tail):
+            break
+        kept.append(cluster)
+        used += len(cluster)
+    return "".join(kept) + tail

@@ -5,9 +5,12 @@
 Markdown marks such as `#`) belong to no block. Parsers build documents with `DocumentBuilder`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+_VISIBLE = re.compile("[^\\s\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
 class BlockType(StrEnum):
@@ -130,8 +133,8 @@ class ParsedDocument:
 
     @property
     def has_content(self) -> bool:
-        """Whether anything but white space came out."""
-        return bool(self.text.strip())
+        """Whether anything but white space and zero-width characters came out."""
+        return not is_blank(self.text)
 
 
 class DocumentBuilder:
@@ -186,7 +189,7 @@ class DocumentBuilder:
         with `add_gap`. `title` is what goes into the heading path when it differs from the text of a HEADING.
         """
         text = clean_text(text)
-        if not text.strip():
+        if is_blank(text):
             return
         if self._length:
             self._append(separator)
@@ -271,6 +274,11 @@ class DocumentBuilder:
         while self._headings and self._headings[-1][0] >= level:
             self._headings.pop()
         self._headings.append((level, title))
+
+
+def is_blank(text: str) -> bool:
+    """Whether the text holds nothing that a reader could see: white space, zero-width characters, soft hyphens."""
+    return _VISIBLE.search(text) is None
 
 
 def clean_text(text: str) -> str:

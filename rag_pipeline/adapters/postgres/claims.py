@@ -89,7 +89,7 @@ class Claims:
             ]
 
     def begin_queued(self, batch_id: str, run_id: str) -> bool:
-        """Start the batch that the sensor made for this run; False if it is not waiting (started before, or taken back)."""
+        """Start the batch that the sensor made for this run; False if it was started before or taken back."""
         statement = (
             sa.update(batches)
             .where(batches.c.id == batch_id, batches.c.state == "QUEUED")

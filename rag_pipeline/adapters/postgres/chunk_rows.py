@@ -1,0 +1,243 @@
+"""Rows of chunks, images and paid embeddings. Rows of a version are upserted by id and the tail is trimmed by id."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases, paid_embeddings
+from rag_pipeline.core.chunk import Chunk, chunk_id, parent_id
+from rag_pipeline.core.documents import Status
+from rag_pipeline.core.work import WorkItem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidVector:
+    """Where the vector of an embedding input lies."""
+
+    artefact_key: str
+    position: int
+    """Row of the Parquet file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRow:
+    """One extracted image, stored as an object."""
+
+    id: str
+    position: int
+    object_key: str
+    media_type: str
+    width: int
+    height: int
+    page: int | None
+    bbox: Mapping[str, float] | None
+    description: str
+
+
+class ChunkRows:
+    """What is known of chunks and images in PostgreSQL."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def upsert(self, documents_chunks: Sequence[tuple[WorkItem, Sequence[Chunk]]]) -> None:
+        """Make the rows of these versions exactly these chunks."""
+        rows = [_chunk_row(item, chunk) for item, found in documents_chunks for chunk in found]
+        tails = [
+            {"document_id": item.document_id, "version": item.version, "chunk_index": len(found)}
+            for item, found in documents_chunks
+        ]
+        with transaction(self._engine) as connection:
+            connection.execute(_UPSERT_CHUNKS, {"rows": json.dumps(rows)})
+            connection.execute(_TRIM_CHUNKS, {"rows": json.dumps(tails)})
+
+    def counts(self, items: Sequence[WorkItem]) -> dict[str, int]:
+        """Rows per document for the versions of the items."""
+        statement = (
+            sa.select(chunks.c.document_id, sa.func.count().label("count"))
+            .where(
+                sa.tuple_(chunks.c.document_id, chunks.c.version).in_(
+                    [(item.document_id, item.version) for item in items]
+                )
+            )
+            .group_by(chunks.c.document_id)
+        )
+        with transaction(self._engine) as connection:
+            return {row.document_id: row.count for row in connection.execute(statement)}
+
+    def ids(self, document_id: str, version: int) -> list[str]:
+        """Ids of a version's rows, in order."""
+        statement = (
+            sa.select(chunks.c.id)
+            .where(chunks.c.document_id == document_id, chunks.c.version == version)
+            .order_by(chunks.c.chunk_index)
+        )
+        with transaction(self._engine) as connection:
+            return list(connection.execute(statement).scalars())
+
+    def delete_version(self, document_id: str, version: int) -> None:
+        """Remove a version's chunk, image and paid embedding rows."""
+        with transaction(self._engine) as connection:
+            for table in (chunks, images, paid_embeddings):
+                connection.execute(
+                    sa.delete(table).where(table.c.document_id == document_id, table.c.version == version)
+                )
+
+    def live(self, chunk_ids: Sequence[str], *, kb_id: str) -> dict[str, dict[str, Any]]:
+        """Rows of those chunks whose version answers queries now, with file facts; others are left out."""
+        statement = (
+            sa.select(
+                chunks,
+                documents.c.file_name,
+                documents.c.source_path,
+                documents.c.metadata.label("document_metadata"),
+            )
+            .join(documents, documents.c.id == chunks.c.document_id)
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(
+                chunks.c.id.in_(chunk_ids),
+                documents.c.kb_id == kb_id,
+                documents.c.live_version == chunks.c.version,
+                documents.c.status.not_in((Status.DELETING, Status.CANCELING)),
+                knowledge_bases.c.status == "ACTIVE",
+            )
+        )
+        with transaction(self._engine) as connection:
+            return {row["id"]: dict(row) for row in connection.execute(statement).mappings()}
+
+    def upsert_images(self, item: WorkItem, rows: Sequence[ImageRow]) -> None:
+        """Make the image rows of a version exactly these."""
+        payload = [
+            {
+                "id": row.id,
+                "document_id": item.document_id,
+                "version": item.version,
+                "position": row.position,
+                "object_key": row.object_key,
+                "media_type": row.media_type,
+                "width": row.width,
+                "height": row.height,
+                "page": row.page,
+                "bbox": dict(row.bbox) if row.bbox else None,
+                "description": row.description,
+            }
+            for row in rows
+        ]
+        with transaction(self._engine) as connection:
+            connection.execute(
+                sa.delete(images).where(
+                    images.c.document_id == item.document_id,
+                    images.c.version == item.version,
+                    images.c.position >= len(rows),
+                )
+            )
+            connection.execute(_UPSERT_IMAGES, {"rows": json.dumps(payload)})
+
+    def find_paid(self, embedder: str, input_hashes: Sequence[str]) -> dict[str, PaidVector]:
+        """Where vectors for these inputs have been paid for already."""
+        statement = (
+            sa.select(paid_embeddings.c.input_hash, paid_embeddings.c.artefact_key, paid_embeddings.c.position)
+            .where(
+                paid_embeddings.c.embedder == embedder,
+                paid_embeddings.c.input_hash == sa.func.any(sa.bindparam("hashes", type_=sa.ARRAY(sa.Text))),
+            )
+            .distinct(paid_embeddings.c.input_hash)
+        )
+        with transaction(self._engine) as connection:
+            return {
+                input_hash: PaidVector(artefact_key=artefact_key, position=position)
+                for input_hash, artefact_key, position in connection.execute(statement, {"hashes": list(input_hashes)})
+            }
+
+    def add_paid(self, embedder: str, item: WorkItem, artefact_key: str, input_hashes: Sequence[str]) -> None:
+        """Note that the vectors of these inputs lie in an artefact, at their position."""
+        rows = [
+            {
+                "embedder": embedder,
+                "input_hash": input_hash,
+                "document_id": item.document_id,
+                "version": item.version,
+                "artefact_key": artefact_key,
+                "position": position,
+            }
+            for position, input_hash in enumerate(input_hashes)
+        ]
+        with transaction(self._engine) as connection:
+            connection.execute(_ADD_PAID, {"rows": json.dumps(rows)})
+
+
+def content_hash(text: str) -> str:
+    """SHA-256 of a text, 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _chunk_row(item: WorkItem, chunk: Chunk) -> dict[str, object]:
+    return {
+        "id": chunk_id(item.document_id, item.version, chunk.index),
+        "document_id": item.document_id,
+        "version": item.version,
+        "chunk_index": chunk.index,
+        "parent_id": parent_id(item.document_id, item.version, chunk.section),
+        "content": chunk.text,
+        "heading_path": list(chunk.heading_path),
+        "page": chunk.page,
+        "page_end": chunk.page_end,
+        "start_offset": chunk.start,
+        "end_offset": chunk.end,
+        "tokens": chunk.tokens,
+        "content_hash": content_hash(chunk.text),
+        "locator": {
+            **chunk.metadata,
+            "regions": [{"page": region.page, "bbox": _box(region.bbox)} for region in chunk.regions],
+            "block_types": list(chunk.block_types),
+        },
+    }
+
+
+def _box(bbox: Any) -> list[float] | None:
+    return None if bbox is None else [bbox.left, bbox.top, bbox.right, bbox.bottom]
+
+
+_UPSERT_CHUNKS = sa.text(
+    """
+    INSERT INTO chunks
+    SELECT * FROM jsonb_populate_recordset(NULL::chunks, CAST(:rows AS jsonb))
+    ON CONFLICT (id) DO UPDATE
+    SET parent_id = excluded.parent_id, content = excluded.content, heading_path = excluded.heading_path,
+        page = excluded.page, page_end = excluded.page_end, start_offset = excluded.start_offset,
+        end_offset = excluded.end_offset, tokens = excluded.tokens, content_hash = excluded.content_hash,
+        locator = excluded.locator
+    """
+)
+
+_TRIM_CHUNKS = sa.text(
+    """
+    DELETE FROM chunks AS c
+    USING jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(document_id text, version int, chunk_index int)
+    WHERE c.document_id = r.document_id AND c.version = r.version AND c.chunk_index >= r.chunk_index
+    """
+)
+
+_UPSERT_IMAGES = sa.text(
+    """
+    INSERT INTO images
+    SELECT * FROM jsonb_populate_recordset(NULL::images, CAST(:rows AS jsonb))
+    ON CONFLICT (id) DO UPDATE
+    SET object_key = excluded.object_key, media_type = excluded.media_type, width = excluded.width,
+        height = excluded.height, page = excluded.page, bbox = excluded.bbox, description = excluded.description
+    """
+)
+
+_ADD_PAID = sa.text(
+    """
+    INSERT INTO paid_embeddings
+    SELECT * FROM jsonb_populate_recordset(NULL::paid_embeddings, CAST(:rows AS jsonb))
+    ON CONFLICT (embedder, input_hash, document_id, version) DO UPDATE
+    SET artefact_key = excluded.artefact_key, position = excluded.position
+    """
+)

@@ -208,10 +208,10 @@ def migrate(url: str) -> None:
     Raises:
         FactsUnavailableError: the server cannot be reached.
     """
-    from alembic import command  # noqa: PLC0415 - only `up` and tests migrate
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic import command
+    from alembic.config import Config
 
-    from rag_pipeline.adapters.postgres.engine import create_engine, translate_errors  # noqa: PLC0415
+    from rag_pipeline.adapters.postgres.engine import create_engine, translate_errors
 
     if url.startswith("postgresql://"):
         url = "postgresql+psycopg2://" + url.removeprefix("postgresql://")

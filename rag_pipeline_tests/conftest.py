@@ -1,0 +1,97 @@
+"""Fixtures for every test: real embedded servers, started once, and settings that no other test shares."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg2
+import psycopg2.sql
+import pytest
+from minio import Minio
+from pydantic import SecretStr
+from sqlalchemy import make_url
+
+from rag_pipeline.local.servers import EmbeddedServers
+from rag_pipeline.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Settings]:
+    """Settings of three embedded servers on free ports in a temporary folder; stopped and removed at the end.
+
+    Use `settings` in tests: it adds a database, a bucket and a collection prefix of the test's own.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rag-servers-"))
+    folder.chmod(0o755)  # as root, PostgreSQL runs as another user and must reach its data
+    try:
+        with EmbeddedServers() as embedded:
+            yield embedded.start(clean_settings(data_dir=folder))
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def settings(servers: Settings, tmp_path: Path) -> Iterator[Settings]:
+    """Settings with a data folder, databases, a bucket and a collection prefix of this test's own, removed after it.
+
+    The databases are empty: no migration has run.
+    """
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    databases = (name, f"{name}_dagster")
+    for database in databases:
+        _execute(servers, "CREATE DATABASE {}", database)
+    own = servers.model_copy(
+        update={
+            "data_dir": tmp_path / "data",
+            "postgres_url": _with_database(servers, databases[0]),
+            "dagster_postgres_url": _with_database(servers, databases[1]),
+            "s3_bucket": name.replace("_", "-"),
+            "milvus_collection_prefix": name,
+        }
+    )
+    endpoint, access_key, secret_key = own.require_s3()
+    client = Minio(endpoint.removeprefix("http://"), access_key=access_key, secret_key=secret_key, secure=False)
+    client.make_bucket(own.s3_bucket)
+    yield own
+    for entry in client.list_objects(own.s3_bucket, recursive=True):
+        client.remove_object(own.s3_bucket, str(entry.object_name))
+    client.remove_bucket(own.s3_bucket)
+    _drop_collections(own)
+    for database in databases:
+        _execute(servers, "DROP DATABASE {} WITH (FORCE)", database)
+
+
+def clean_settings(**values: object) -> Settings:
+    """Settings from these values and the defaults alone: neither the environment nor a `.env` file is read."""
+    fields = {name: field.get_default(call_default_factory=True) for name, field in Settings.model_fields.items()}
+    return Settings.model_construct(**{**fields, **values})
+
+
+def _with_database(servers: Settings, database: str) -> SecretStr:
+    url = make_url(servers.require_postgres()).set(drivername="postgresql", database=database)
+    return SecretStr(url.render_as_string(hide_password=False))
+
+
+def _execute(servers: Settings, statement: str, database: str) -> None:
+    connection = psycopg2.connect(_with_database(servers, "postgres").get_secret_value())
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(psycopg2.sql.SQL(statement).format(psycopg2.sql.Identifier(database)))
+    finally:
+        connection.close()
+
+
+def _drop_collections(own: Settings) -> None:
+    from pymilvus import MilvusClient
+
+    uri, token = own.require_milvus()
+    client = MilvusClient(uri, token=token)
+    try:
+        for collection in client.list_collections():
+            if collection.startswith(own.milvus_collection_prefix):
+                client.drop_collection(collection)
+    finally:
+        client.close()

@@ -1,0 +1,150 @@
+"""Segments (words next to each other) and rows (segments beside each other). All in one frame."""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rag_pipeline.parsing.pdf.characters import is_right_to_left, is_unspaced
+from rag_pipeline.parsing.pdf.geometry import Box
+from rag_pipeline.parsing.pdf.words import Word
+
+SEGMENT_GAP = 0.9
+"""A gap wider than this, in font sizes, may be a column boundary; justified text rarely stretches a blank so far."""
+LIST_MARK = re.compile(r"[•‣⁃∙▪▫◦○●■□◆◇➢➤✓✔❖·\uf0b7\uf0a7\uf0d8\uf06e\-–—*o]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]")
+_MARK_GAP = 4.0
+"""A list mark belongs to the text at most this many font sizes to its right."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """Words of one line without a wide gap between them."""
+
+    words: list[Word]
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def box(self) -> Box:
+        """The box around the words."""
+        return Box(self.left, self.top, self.right, self.bottom)
+
+    @property
+    def text(self) -> str:
+        """The words with blanks where they belong."""
+        return join_words(self.words)
+
+    @property
+    def size(self) -> float:
+        """Font size of the longest word: a raised footnote mark does not count."""
+        return max(self.words, key=lambda word: len(word.text)).style.size
+
+    def add(self, word: Word) -> None:
+        """Append a word at the right."""
+        self.words.append(word)
+        self.left = min(self.left, word.left)
+        self.top = min(self.top, word.top)
+        self.right = max(self.right, word.right)
+        self.bottom = max(self.bottom, word.bottom)
+
+
+Row = list[Segment]
+"""Segments on one level, from left to right."""
+
+
+def segment_of(words: list[Word]) -> Segment:
+    """One segment of these words."""
+    return Segment(
+        words,
+        min(word.left for word in words),
+        min(word.top for word in words),
+        max(word.right for word in words),
+        max(word.bottom for word in words),
+    )
+
+
+def build_segments(words: Iterable[Word]) -> list[Segment]:
+    """Join words that follow each other in the content stream and on the page."""
+    segments: list[Segment] = []
+    current: Segment | None = None
+    previous: Word | None = None
+    for word in words:
+        if current is not None and previous is not None and _follows(previous, word):
+            current.add(word)
+        else:
+            current = Segment([word], word.left, word.top, word.right, word.bottom)
+            segments.append(current)
+        previous = word
+    return segments
+
+
+def build_rows(segments: Sequence[Segment]) -> list[Row]:
+    """Group segments by level, from top to bottom, and join those that are close to each other."""
+    rows: list[Row] = []
+    top = bottom = 0.0
+    for segment in sorted(segments, key=lambda item: item.top + item.bottom):
+        overlap = min(bottom, segment.bottom) - max(top, segment.top)
+        if rows and overlap >= 0.5 * min(bottom - top, segment.bottom - segment.top):
+            rows[-1].append(segment)
+            if segment.right - segment.left > 3 * (segment.bottom - segment.top):
+                top, bottom = min(top, segment.top), max(bottom, segment.bottom)
+        else:
+            rows.append([segment])
+            top, bottom = segment.top, segment.bottom
+    return [_join_close(row) for row in rows]
+
+
+def join_words(words: Sequence[Word]) -> str:
+    """The text of words on one line."""
+    if len(words) == 1:
+        return words[0].text
+    pieces = [words[0].text]
+    for before, word in itertools.pairwise(words):
+        if _needs_blank(before, word):
+            pieces.append(" ")
+        pieces.append(word.text)
+    return "".join(pieces)
+
+
+def row_words(row: Row) -> list[Word]:
+    """The words of a row in reading order: by position, or as written where the script runs right to left."""
+    words = [word for segment in row for word in segment.words]
+    if any(is_right_to_left(word.text) for word in words):
+        words.sort(key=lambda word: word.start)
+    return words
+
+
+def _needs_blank(before: Word, word: Word) -> bool:
+    if before.end == word.start:
+        return word.left - before.right > 0.35 * word.style.size
+    if is_unspaced(before.text[-1]) and is_unspaced(word.text[0]):
+        return word.left - before.right > 0.6 * word.style.size
+    return True
+
+
+def _follows(before: Word, word: Word) -> bool:
+    size = max(before.style.size, word.style.size)
+    gap = word.left - before.right
+    if gap > SEGMENT_GAP * size or gap < -0.6 * size:
+        return False
+    overlap = min(before.bottom, word.bottom) - max(before.top, word.top)
+    return overlap >= 0.4 * min(before.bottom - before.top, word.bottom - word.top)
+
+
+def _join_close(row: Row) -> Row:
+    if len(row) == 1:
+        return row
+    row.sort(key=lambda segment: segment.left)
+    joined = [row[0]]
+    for segment in row[1:]:
+        before = joined[-1]
+        size = max(before.words[-1].style.size, segment.words[0].style.size)
+        gap = segment.left - before.right
+        is_mark = len(before.words) == 1 and LIST_MARK.fullmatch(before.words[0].text) is not None
+        if gap <= SEGMENT_GAP * size or (is_mark and gap <= _MARK_GAP * size):
+            joined[-1] = segment_of(before.words + segment.words)
+        else:
+            joined.append(segment)
+    return joined

@@ -1,0 +1,246 @@
+"""Words with position and style from one page.
+
+PDFium gives the characters of a page in one call; asking it for the position of each character costs more than the
+text itself. So the text is split at blanks and only the first and the last character of each word are located; a word
+whose ends do not fit together (glued lines on turned pages, vertical text) is located character by character.
+"""
+
+import ctypes
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pypdfium2.raw as pdfium_c
+
+from rag_pipeline.parsing.pdf.characters import LINE_END_HYPHEN, REPLACEMENT, clean_word, is_unspaced
+from rag_pipeline.parsing.pdf.geometry import Affine, Box, frame_transform
+
+_TOKEN = re.compile(r"[^\s\ufffe\x02]+[\ufffe\x02]?|[\ufffe\x02]")
+_HYPHEN_STAND_INS = "\ufffe\x02"
+_HYPHEN_CODE = 2
+_BOLD_NAME = re.compile("bold|black|heavy|semibd|demi|-bd|,bd", re.IGNORECASE)
+_ITALIC_NAME = re.compile("italic|oblique", re.IGNORECASE)
+FIELD_FONT = "\0field"
+"""Font name of words that are the value of a form field."""
+_INVISIBLE = 3
+_BOLD_WEIGHT = 600
+
+
+class Style(NamedTuple):
+    """How a run of text is set."""
+
+    size: float
+    """Points, as shown."""
+    bold: bool
+    italic: bool
+    font: str
+    direction: int
+    """In display coordinates: 0, 90, 180 or 270 as in `frame_transform`; -1 for slanted text (watermarks)."""
+    invisible: bool
+    """Drawn with text render mode 3: the text layer under or over a scan."""
+
+
+class Word(NamedTuple):
+    """Characters between blanks, in the frame of its direction."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    style: Style
+    start: int
+    """Index of the first character in PDFium's order, which follows the content stream."""
+    end: int
+    direction: int
+    """Frame of the coordinates: that of the style, or 270 for vertical Chinese and Japanese."""
+
+
+class PageText(NamedTuple):
+    """All words of a page."""
+
+    words: list[Word]
+    unmapped: int
+    """Glyphs without a character."""
+
+
+def read_words(textpage: ctypes.c_void_p, *, to_display: Affine, width: float, height: float) -> PageText:
+    """Read the words of a loaded text page.
+
+    Args:
+        textpage: raw handle, used only during the call.
+        to_display: from user space to display coordinates.
+        width: of the page as shown, points.
+        height: of the page as shown, points.
+    """
+    count = pdfium_c.FPDFText_CountChars(textpage)
+    if count <= 0:
+        return PageText([], 0)
+    text = _characters(textpage, count)
+    reader = _WordReader(textpage, to_display, width, height)
+    words: list[Word] = []
+    for match in _TOKEN.finditer(text):
+        words.extend(reader.read(match.group(), match.start(), match.end()))
+    return PageText(words, reader.unmapped)
+
+
+def _characters(textpage: ctypes.c_void_p, count: int) -> str:
+    buffer = ctypes.create_string_buffer(2 * (count + 1))
+    written = pdfium_c.FPDFText_GetText(textpage, 0, count, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)))
+    text = buffer.raw[: max(written - 1, 0) * 2].decode("utf-16-le", "surrogatepass")
+    if len(text) == count:
+        return text
+    codes = (pdfium_c.FPDFText_GetUnicode(textpage, index) for index in range(count))
+    return "".join("\ufffe" if code in (0, _HYPHEN_CODE) else chr(min(code, 0x10FFFF)) for code in codes)
+
+
+class _WordReader:
+    """Locates words; keeps what is the same for all words of a text object."""
+
+    def __init__(self, textpage: ctypes.c_void_p, to_display: Affine, width: float, height: float) -> None:
+        self.unmapped = 0
+        self._textpage = textpage
+        self._to_display = to_display
+        self._to_frame = {
+            direction: to_display.then(frame_transform(direction, width, height)) for direction in (0, 90, 180, 270)
+        }
+        self._to_frame[-1] = self._to_frame[0]
+        self._box = pdfium_c.FS_RECTF()
+        self._styles: dict[int, Style] = {}
+        self._fonts: dict[int, tuple[str, bool, bool]] = {}
+
+    def read(self, token: str, start: int, end: int) -> Iterator[Word]:
+        text = self._clean(token, end)
+        style = self._style(start)
+        frame = self._to_frame[style.direction]
+        first = self._locate(start, frame)
+        last = first if end - start == 1 else self._locate(end - 1, frame)
+        if style.direction == 0 and _fits(first, last, end - start, style.size):
+            if text:
+                box = first.union(last)
+                yield Word(text, box.left, box.top, box.right, box.bottom, style, start, end, 0)
+            return
+        yield from self._read_by_character(text if len(text) == end - start else token, start, end, style)
+
+    def _clean(self, token: str, end: int) -> str:
+        if token[-1] in _HYPHEN_STAND_INS:
+            if pdfium_c.FPDFText_GetUnicode(self._textpage, end - 1) == _HYPHEN_CODE:
+                token = token[:-1] + LINE_END_HYPHEN
+            else:
+                token = token[:-1] + REPLACEMENT
+                self.unmapped += 1
+        return clean_word(token)
+
+    def _locate(self, index: int, frame: Affine) -> Box:
+        box = self._box
+        if not pdfium_c.FPDFText_GetLooseCharBox(self._textpage, index, box):
+            return Box(0, 0, 0, 0)
+        return frame.box(box.left, box.top, box.right, box.bottom)
+
+    def _read_by_character(self, text: str, start: int, end: int, style: Style) -> Iterator[Word]:
+        """Split where the pen jumps: another line, or a gap that PDFium did not turn into a blank."""
+        direction = style.direction
+        frame = self._to_frame[direction]
+        boxes = [self._locate(index, frame) for index in range(start, end)]
+        if direction == 0 and _runs_down(text, boxes):
+            direction = 270
+            frame = self._to_frame[direction]
+            boxes = [self._locate(index, frame) for index in range(start, end)]
+        begin = 0
+        for index in range(1, len(boxes) + 1):
+            if index < len(boxes) and _continues(boxes[index - 1], boxes[index], style.size):
+                continue
+            box = boxes[begin]
+            for other in boxes[begin + 1 : index]:
+                box = box.union(other)
+            piece = clean_word(text[begin:index])
+            if piece:
+                yield Word(piece, *box, style, start + begin, start + index, direction)
+            begin = index
+
+    def _style(self, index: int) -> Style:
+        text_object = pdfium_c.FPDFText_GetTextObject(self._textpage, index)
+        if not text_object:
+            return Style(self._box.top - self._box.bottom or 1.0, False, False, "", 0, False)
+        address = ctypes.addressof(text_object.contents)
+        style = self._styles.get(address)
+        if style is None:
+            style = self._styles[address] = self._read_style(text_object, index)
+        return style
+
+    def _read_style(self, text_object: "ctypes._Pointer[ctypes.Structure]", index: int) -> Style:
+        font = pdfium_c.FPDFTextObj_GetFont(text_object)
+        name, bold, italic = self._font(font)
+        matrix = pdfium_c.FS_MATRIX()
+        pdfium_c.FPDFText_GetMatrix(self._textpage, index, matrix)
+        size = pdfium_c.FPDFText_GetFontSize(self._textpage, index) * math.hypot(matrix.c, matrix.d)
+        if not 0.1 <= size <= 10_000:
+            size = 10.0
+        run_x = self._to_display.xx * matrix.a + self._to_display.xy * matrix.b
+        run_y = self._to_display.yx * matrix.a + self._to_display.yy * matrix.b
+        mode = pdfium_c.FPDFTextObj_GetTextRenderMode(text_object)
+        return Style(round(size, 1), bold, italic, name, _quantize(run_x, run_y), mode == _INVISIBLE)
+
+    def _font(self, font: "ctypes._Pointer[ctypes.Structure]") -> tuple[str, bool, bool]:
+        if not font:
+            return "", False, False
+        address = ctypes.addressof(font.contents)
+        known = self._fonts.get(address)
+        if known is None:
+            buffer = ctypes.create_string_buffer(256)
+            length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, 256)
+            name = buffer.raw[: max(min(length, 256) - 1, 0)].decode("utf-8", "replace")
+            bold = _BOLD_NAME.search(name) is not None or pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT
+            known = self._fonts[address] = (name.rpartition("+")[2], bold, _ITALIC_NAME.search(name) is not None)
+        return known
+
+
+def _quantize(run_x: float, run_y: float) -> int:
+    """Direction of a vector in display coordinates (y downwards); -1 more than 15 degrees off an axis."""
+    if abs(run_y) <= 0.27 * abs(run_x):
+        return 0 if run_x >= 0 else 180
+    if abs(run_x) <= 0.27 * abs(run_y):
+        return 90 if run_y < 0 else 270
+    return -1
+
+
+def _fits(first: Box, last: Box, characters: int, size: float) -> bool:
+    """Whether the two characters can be the ends of one horizontal word."""
+    if characters == 1:
+        return True
+    level = abs(first.top - last.top) < 0.5 * size
+    return level and last.right > first.left and last.right - first.left <= 1.6 * size * characters
+
+
+def _runs_down(text: str, boxes: Sequence[Box]) -> bool:
+    """Whether the characters stand below each other: vertical writing."""
+    down = sum(
+        abs(before.left - after.left) < 0.3 * before.width + 1 and after.top >= before.bottom - 0.3 * before.height
+        for before, after in itertools.pairwise(boxes)
+    )
+    unspaced = any(is_unspaced(character) for character in text)
+    return unspaced and down > 0.6 * (len(boxes) - 1) and len(boxes) > 1
+
+
+def _continues(before: Box, after: Box, size: float) -> bool:
+    overlap = min(before.bottom, after.bottom) - max(before.top, after.top)
+    if overlap < 0.3 * min(before.height, after.height):
+        return False
+    gap = after.left - before.right
+    return -size < gap < 0.5 * size or (before.left <= after.left and gap < 0.5 * size)
+
+
+def drop_repeated(words: Iterable[Word]) -> list[Word]:
+    """Drop words drawn again at the same place: fake bold, shadows, a text layer over visible text."""
+    seen: dict[tuple[str, int], list[Word]] = {}
+    kept: list[Word] = []
+    for word in words:
+        near = seen.setdefault((word.text, word.direction), [])
+        limit = 0.3 * word.style.size
+        if any(abs(other.left - word.left) < limit and abs(other.top - word.top) < limit for other in near):
+            continue
+        near.append(word)
+        kept.append(word)
+    return kept

@@ -129,6 +129,19 @@ class Settings(BaseSettings):
             changes["milvus_uri"] = found["milvus"]["uri"]
         return self.model_copy(update=changes)
 
+    def as_environment(self) -> dict[str, str]:
+        """The `RAG_` variables that give another process these settings; those that are None are left out."""
+        found: dict[str, str] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
+            elif isinstance(value, Path):
+                value = value.resolve()
+            if value is not None:
+                found[f"RAG_{name.upper()}"] = str(value)
+        return found
+
     @property
     def snapshots(self) -> Path:
         """Root folder of the chunk snapshots."""

@@ -238,6 +238,10 @@ class DocumentBuilder:
             )
         )
 
+    def leave_headings(self) -> None:
+        """Forget the headings so far: what follows (a slide without a title, the footers) is under none of them."""
+        self._headings.clear()
+
     def warn(self, message: str) -> None:
         """Note something a person should know; repeated messages are kept once."""
         if message not in self.warnings:

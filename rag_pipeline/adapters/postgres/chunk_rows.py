@@ -59,7 +59,7 @@ class ChunkRows:
     def counts(self, items: Sequence[WorkItem]) -> dict[str, int]:
         """Rows per document for the versions of the items."""
         statement = (
-            sa.select(chunks.c.document_id, sa.func.count().label("count"))
+            sa.select(chunks.c.document_id, sa.func.count().label("rows"))
             .where(
                 sa.tuple_(chunks.c.document_id, chunks.c.version).in_(
                     [(item.document_id, item.version) for item in items]
@@ -68,7 +68,7 @@ class ChunkRows:
             .group_by(chunks.c.document_id)
         )
         with transaction(self._engine) as connection:
-            return {row.document_id: row.count for row in connection.execute(statement)}
+            return {row.document_id: row.rows for row in connection.execute(statement)}
 
     def ids(self, document_id: str, version: int) -> list[str]:
         """Ids of a version's rows, in order."""

@@ -23,6 +23,9 @@ from rag_pipeline.core.work import BatchPlan, Candidate, StageArtefact, WorkItem
 
 _STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
 
+_KEPT_ACROSS_VERSIONS = frozenset({Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS, Stage.CHUNKS, Stage.EMBEDDINGS})
+"""Snapshots and index rows carry the version and are written anew."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedBatch:
@@ -120,6 +123,27 @@ class Claims:
                 .values(batch_id=run_id, attempt=documents.c.attempt + 1, updated_at=sa.func.now())
             )
         return run_id
+
+    def open_versions(self, items: Sequence[WorkItem], fingerprints: Mapping[str, Mapping[Stage, str]]) -> None:
+        """Begin the next version, of the same bytes, of settled documents; the live version goes on answering.
+
+        Finished stages whose fingerprint would not change are taken over from the present version, so a rebuild
+        begins at the first stale stage.
+        """
+        with transaction(self._engine) as connection:
+            for item in items:
+                changed = connection.execute(
+                    sa.update(documents)
+                    .where(
+                        documents.c.id == item.document_id,
+                        documents.c.version == item.version,
+                        documents.c.batch_id.is_(None),
+                        documents.c.status.in_((Status.READY, Status.NO_CONTENT)),
+                    )
+                    .values(version=item.version + 1, status=Status.PENDING, attempt=0, updated_at=sa.func.now())
+                )
+                if changed.rowcount == 1:
+                    self._copy_version(connection, item, fingerprints[item.document_id])
 
     def items(self, *, partition_keys: Sequence[str]) -> list[WorkItem]:
         """The documents of the partitions, in the order given; deleted ones are left out."""
@@ -228,6 +252,35 @@ class Claims:
                 .where(documents.c.id.in_(due))
                 .values(status=Status.PENDING, updated_at=sa.func.now())
             ).rowcount
+
+    def _copy_version(self, connection: sa.Connection, item: WorkItem, wanted: Mapping[Stage, str]) -> None:
+        connection.execute(
+            sa.insert(document_versions).values(
+                document_id=item.document_id,
+                version=item.version + 1,
+                sha256=item.sha256,
+                size_bytes=item.size_bytes,
+                object_key=item.object_key,
+            )
+        )
+        columns = ["document_id", "version", "stage", "fingerprint", "artefact_key", "attempt", "summary"]
+        same = sa.tuple_(stage_artefacts.c.stage, stage_artefacts.c.fingerprint).in_(
+            [(stage.value, value) for stage, value in wanted.items() if stage in _KEPT_ACROSS_VERSIONS]
+        )
+        connection.execute(
+            sa.insert(stage_artefacts).from_select(
+                columns,
+                sa.select(
+                    stage_artefacts.c.document_id,
+                    sa.literal(item.version + 1),
+                    *(stage_artefacts.c[name] for name in columns[2:]),
+                ).where(
+                    stage_artefacts.c.document_id == item.document_id,
+                    stage_artefacts.c.version == item.version,
+                    same,
+                ),
+            )
+        )
 
     def _insert_batch(
         self, connection: sa.Connection, batch: RequestedBatch, *, state: str, run_id: str | None = None

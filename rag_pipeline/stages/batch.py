@@ -1,0 +1,304 @@
+"""Taking a batch of documents through the stages: claims, fingerprints, the stages themselves, READY, and the report.
+
+What a run does with each document of its partitions:
+
+| the document is                     | it is            | every selected asset logs                              |
+|-------------------------------------|------------------|--------------------------------------------------------|
+| PENDING, FAILED, CANCELED           | worked on        | a materialization per finished stage                   |
+| READY or NO_CONTENT, nothing stale  | left alone       | a materialization with the old metadata                |
+| READY or NO_CONTENT, stale, forced  | a new version    | a materialization per finished stage                   |
+| owned by another live batch         | left alone       | an observation that says so                            |
+| CANCELING, DELETING, without a row  | left alone       | an observation that says so                            |
+
+A document that fails gets an observation with the reason on the failing asset, and nothing after it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.core.work import OutcomeKind, StageArtefact, StageOutcome, WorkItem
+from rag_pipeline.errors import MissingArtefactError, OwnershipLostError
+from rag_pipeline.stages.chunk import chunk_documents
+from rag_pipeline.stages.embed import embed
+from rag_pipeline.stages.fetch import fetch
+from rag_pipeline.stages.heartbeat import heartbeat
+from rag_pipeline.stages.index import index
+from rag_pipeline.stages.outcomes import failed, lost
+from rag_pipeline.stages.parse import parse
+from rag_pipeline.stages.services import Services
+from rag_pipeline.stages.snapshot import write_snapshots
+from rag_pipeline.stages.workspace import Workspace, open_workspace
+
+StageFunction = Callable[[Workspace, Sequence[WorkItem]], Iterator[StageOutcome]]
+
+STAGE_FUNCTIONS: Mapping[Stage, StageFunction] = {
+    Stage.SOURCE_DOCUMENT: fetch,
+    Stage.PARSED_BLOCKS: parse,
+    Stage.CHUNKS: chunk_documents,
+    Stage.CHUNK_SNAPSHOT: write_snapshots,
+    Stage.EMBEDDINGS: embed,
+    Stage.INDEX_WRITES: index,
+}
+OUTCOMES_PER_RECORD = 64
+"""Outcomes written down and reported together: a crash loses at most the record of these, never their artefacts."""
+EMPTY_UNTIL = (Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS)
+
+Report = Callable[[Stage, Sequence[StageOutcome]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """What a run was asked to do."""
+
+    run_id: str
+    partition_keys: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    batch_id: str | None = None
+    """Set by the sensor; None when a person started the run."""
+    force: bool = False
+    """Do every selected stage again although nothing changed."""
+
+
+@dataclass(kw_only=True)
+class BatchResult:
+    """What became of the documents."""
+
+    ready: int = 0
+    failures: list[StageOutcome] = field(default_factory=list)
+    left_alone: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    mine: list[WorkItem]
+    settled: list[WorkItem]
+    """Nothing to do: their old metadata is logged."""
+    elsewhere: list[WorkItem]
+    """Owned by another batch, or on the way out."""
+
+
+def run_batch(services: Services, request: BatchRequest, report: Report) -> BatchResult:
+    """Do the selected stages for the documents of the partitions.
+
+    Args:
+        services: adapters and settings.
+        request: documents and stages.
+        report: called with outcomes as they are written down, grouped by stage.
+
+    Raises:
+        TemporaryError: the facts database is down; what was recorded before stays recorded, the recovery does the rest.
+    """
+    result = BatchResult()
+    items = services.facts.claims.items(partition_keys=request.partition_keys)
+    owner, items, changed = _claim(services, request, items)
+    plan = _split(items, owner)
+    artefacts = services.facts.claims.artefacts([item.document_id for item in items])
+    _report_left_alone(request, plan, artefacts, report)
+    result.left_alone = len(plan.settled) + len(plan.elsewhere)
+    ledger = services.facts.ledger(batch_id=owner, run_id=request.run_id)
+    try:
+        with (
+            heartbeat(services.facts.claims, owner, lease_seconds=services.settings.lease_seconds),
+            open_workspace(services, ledger) as workspace,
+        ):
+            for item in plan.mine:
+                for stage, artefact in artefacts.get((item.document_id, item.version), {}).items():
+                    workspace.artefacts[item.document_id, stage] = artefact
+            _BatchRun(workspace, request, changed, report, result).run(plan.mine)
+    finally:
+        services.facts.claims.finish(owner)
+    return result
+
+
+def _claim(
+    services: Services, request: BatchRequest, items: list[WorkItem]
+) -> tuple[str, list[WorkItem], frozenset[str]]:
+    """Own what can be owned; returns the owner, the items as they are now, and the forced document ids."""
+    claims = services.facts.claims
+    forced: frozenset[str] = frozenset()
+    if request.batch_id and claims.begin_queued(request.batch_id, request.run_id):
+        owner = request.batch_id
+    else:
+        stale = _stale(services, request, items)
+        rebuilt = [item for item in stale if item.status in (Status.READY, Status.NO_CONTENT)]
+        claims.open_versions(rebuilt, {item.document_id: services.fingerprints(item) for item in rebuilt})
+        owner = claims.begin_manual(request.run_id, [item.document_id for item in stale])
+    items = claims.items(partition_keys=request.partition_keys)
+    if request.force:
+        forced = frozenset(item.document_id for item in items if item.batch_id == owner)
+    return owner, items, forced
+
+
+def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem]) -> list[WorkItem]:
+    """The items for which something is to do."""
+    artefacts = services.facts.claims.artefacts([item.document_id for item in items])
+    found = []
+    for item in items:
+        if item.batch_id is None and item.status in (Status.PENDING, Status.FAILED, Status.CANCELED):
+            found.append(item)
+        elif item.status in (Status.READY, Status.NO_CONTENT):
+            wanted = services.fingerprints(item)
+            have = artefacts.get((item.document_id, item.version), {})
+            stages = [stage for stage in request.stages if item.status is Status.READY or stage in EMPTY_UNTIL]
+            if request.force or any(stage not in have or have[stage].fingerprint != wanted[stage] for stage in stages):
+                found.append(item)
+    return found
+
+
+def _split(items: Sequence[WorkItem], owner: str) -> _Plan:
+    mine = [item for item in items if item.batch_id == owner]
+    others = [item for item in items if item.batch_id != owner]
+    is_settled = [item.batch_id is None and item.status in (Status.READY, Status.NO_CONTENT) for item in others]
+    return _Plan(
+        mine=mine,
+        settled=[item for item, settled in zip(others, is_settled, strict=True) if settled],
+        elsewhere=[item for item, settled in zip(others, is_settled, strict=True) if not settled],
+    )
+
+
+def _report_left_alone(
+    request: BatchRequest,
+    plan: _Plan,
+    artefacts: Mapping[tuple[str, int], Mapping[Stage, StageArtefact]],
+    report: Report,
+) -> None:
+    for stage in request.stages:
+        outcomes = []
+        for item in plan.settled:
+            artefact = artefacts.get((item.document_id, item.version), {}).get(stage)
+            if artefact is not None:
+                outcomes.append(_unchanged(item, artefact))
+        for item in plan.elsewhere:
+            reason = f"it is {item.status}" + (f" in the batch {item.batch_id}" if item.batch_id else "")
+            error = OwnershipLostError(f"{item.file_name} was left alone: {reason}")
+            outcomes.append(StageOutcome(item=item, stage=stage, kind=OutcomeKind.DROPPED, error=error))
+        if outcomes:
+            report(stage, outcomes)
+
+
+def _unchanged(item: WorkItem, artefact: StageArtefact) -> StageOutcome:
+    return StageOutcome(
+        item=item,
+        stage=artefact.stage,
+        kind=OutcomeKind.UNCHANGED,
+        summary=artefact.summary,
+        artefact_key=artefact.artefact_key,
+    )
+
+
+class _BatchRun:
+    """The documents of one batch on their way through the stages."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        request: BatchRequest,
+        forced: frozenset[str],
+        report: Report,
+        result: BatchResult,
+    ) -> None:
+        self._workspace = workspace
+        self._request = request
+        self._forced = forced
+        self._report = report
+        self._result = result
+        self._wanted: dict[str, dict[Stage, str]] = {}
+
+    def run(self, items: Sequence[WorkItem]) -> None:
+        alive = list(items)
+        self._wanted = {item.document_id: self._workspace.services.fingerprints(item) for item in items}
+        for stage in Stage:
+            if stage in self._request.stages and alive:
+                alive = self._run_stage(stage, alive)
+        self._workspace.ledger.hand_back(alive)
+
+    def _run_stage(self, stage: Stage, items: list[WorkItem]) -> list[WorkItem]:
+        """Do one stage and return the documents that go on."""
+        to_do, unchanged, refused = self._sort(stage, items)
+        self._report_all(stage, unchanged)
+        owned = self._workspace.ledger.begin(stage, [*to_do, *(outcome.item for outcome in refused)])
+        self._report_lost(stage, [item for item in to_do if item.document_id not in owned])
+        alive = {outcome.item.document_id for outcome in unchanged}
+        outcomes = list(refused)
+        for outcome in STAGE_FUNCTIONS[stage](self._workspace, [item for item in to_do if item.document_id in owned]):
+            outcomes.append(outcome)
+            if len(outcomes) >= OUTCOMES_PER_RECORD:
+                alive |= self._record(stage, outcomes)
+                outcomes = []
+        alive |= self._record(stage, outcomes)
+        return [item for item in items if item.document_id in alive]
+
+    def _sort(
+        self, stage: Stage, items: Sequence[WorkItem]
+    ) -> tuple[list[WorkItem], list[StageOutcome], list[StageOutcome]]:
+        """To do, nothing to do, and not possible because the upstream artefact is missing or out of date."""
+        to_do, unchanged, refused = [], [], []
+        for item in items:
+            artefact = self._workspace.artefacts.get((item.document_id, stage))
+            is_same = artefact is not None and artefact.fingerprint == self._wanted[item.document_id][stage]
+            if artefact and is_same and stage is not Stage.INDEX_WRITES and item.document_id not in self._forced:
+                unchanged.append(_unchanged(item, artefact))
+            elif (missing := self._missing_upstream(stage, item)) is not None:
+                error = MissingArtefactError(
+                    f"{missing} of {item.file_name} is missing or out of date: materialize from {missing}"
+                )
+                refused.append(failed(item, stage, error))
+            else:
+                to_do.append(item)
+        return to_do, unchanged, refused
+
+    def _missing_upstream(self, stage: Stage, item: WorkItem) -> Stage | None:
+        """The first stage before this one whose artefact is not there in its present form."""
+        for upstream in Stage:
+            if upstream is stage:
+                return None
+            artefact = self._workspace.artefacts.get((item.document_id, upstream))
+            if artefact is None or artefact.fingerprint != self._wanted[item.document_id][upstream]:
+                return upstream
+        return None
+
+    def _record(self, stage: Stage, outcomes: Sequence[StageOutcome]) -> set[str]:
+        """Write outcomes down, report them, and return the documents that go on."""
+        if not outcomes:
+            return set()
+        wanted = {outcome.item.document_id: self._wanted[outcome.item.document_id][stage] for outcome in outcomes}
+        going_on = self._workspace.ledger.record(stage, outcomes, wanted)
+        for outcome in outcomes:
+            if outcome.item.document_id in going_on:
+                self._workspace.artefacts[outcome.item.document_id, stage] = StageArtefact(
+                    stage=stage,
+                    fingerprint=wanted[outcome.item.document_id],
+                    artefact_key=outcome.artefact_key,
+                    summary=outcome.summary,
+                )
+        if stage is Stage.INDEX_WRITES:
+            published = self._publish([each.item for each in outcomes if each.item.document_id in going_on])
+            going_on_after: set[str] = set()
+        else:
+            published, going_on_after = going_on, set(going_on)
+        self._report_all(stage, [self._true_outcome(outcome, published) for outcome in outcomes])
+        return going_on_after
+
+    def _publish(self, items: Sequence[WorkItem]) -> frozenset[str]:
+        generation = self._workspace.services.facts.live_generation()
+        published = self._workspace.ledger.publish(items, collection=generation[0].collection if generation else "")
+        self._result.ready += len(published)
+        return published
+
+    def _true_outcome(self, outcome: StageOutcome, kept: frozenset[str]) -> StageOutcome:
+        """A stage that did its work for a document the batch has lost meanwhile has done nothing that counts."""
+        if outcome.kind is OutcomeKind.DONE and outcome.item.document_id not in kept:
+            return lost(outcome.item, outcome.stage)
+        return outcome
+
+    def _report_lost(self, stage: Stage, items: Sequence[WorkItem]) -> None:
+        self._report_all(stage, [lost(item, stage) for item in items])
+
+    def _report_all(self, stage: Stage, outcomes: Sequence[StageOutcome]) -> None:
+        if not outcomes:
+            return
+        self._result.failures.extend(outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED)
+        self._result.lost += sum(outcome.kind is OutcomeKind.DROPPED for outcome in outcomes)
+        self._report(stage, outcomes)

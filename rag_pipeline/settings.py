@@ -57,6 +57,8 @@ class Settings(BaseSettings):
     embedding_dimensions: int = Field(default=384, gt=0, le=32_768)
     embedding_batch_size: int = Field(default=64, gt=0, le=2048)
     """Texts per request."""
+    embedding_concurrency: int = Field(default=4, gt=0, le=64)
+    """Requests in flight per process."""
     embedding_timeout_seconds: float = Field(default=60.0, gt=0)
     embedding_query_prefix: str = ""
     """Put in front of queries for the services `openai` and `onnx` (e5 models: "query: ")."""

@@ -57,7 +57,10 @@ T = TypeVar("T")
 
 
 class MilvusIndex(VectorIndex):
-    """One Milvus server. Safe to share between threads; connects on first use and again after a failure."""
+    """One Milvus server. Safe to share between threads; connects on first use.
+
+    A server that went away and came back is found again by `pymilvus`, which opens a new channel on UNAVAILABLE.
+    """
 
     def __init__(
         self,
@@ -260,14 +263,8 @@ class MilvusIndex(VectorIndex):
         return self._run(attempt)
 
     def _run(self, call: Callable[["MilvusClient"], T]) -> T:
-        client: MilvusClient | None = None
-        try:
-            with self._translated():
-                client = self._connected()
-                return call(client)
-        except VectorStoreUnavailableError:
-            self._discard(client)
-            raise
+        with self._translated():
+            return call(self._connected())
 
     def _connected(self) -> "MilvusClient":
         with self._lock:
@@ -285,11 +282,6 @@ class MilvusIndex(VectorIndex):
                     grpc_options=GRPC_OPTIONS,
                 )
             return self._client
-
-    def _discard(self, client: "MilvusClient | None") -> None:
-        with self._lock:
-            if client is not None and self._client is client:
-                self._client = None
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rag_pipeline.errors import EmbeddingRejectedError, EmbeddingUnavailableError
+
 Vectors = npt.NDArray[np.float32]
 """Shape (count, dimensions), float32, rows of unit length."""
 
@@ -74,6 +76,16 @@ class EmbedderIdentity:
         return f"{self.provider}/{self.model}/{self.dimensions}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialEmbeddings:
+    """What came of each text of one call: a vector or an error, so that one text fails only its own document."""
+
+    vectors: Vectors
+    """One row per text, in order; the rows of failed texts are zero."""
+    errors: Mapping[int, EmbeddingUnavailableError | EmbeddingRejectedError]
+    """Why texts have no vector, by their position in the call."""
+
+
 class Embedder(ABC):
     """Turns text into vectors; passages and queries may be encoded differently (e5 prefixes).
 
@@ -88,6 +100,17 @@ class Embedder(ABC):
     @abstractmethod
     def embed_passages(self, texts: Sequence[str]) -> Vectors:
         """One unit row per text, in order. An empty sequence gives shape (0, dimensions) without a call."""
+
+    def embed_passages_partial(self, texts: Sequence[str]) -> PartialEmbeddings:
+        """As `embed_passages`, but an error belongs to its texts: nothing is raised, paid-for vectors are kept.
+
+        Embedders that send several requests override this; here one error is the error of every text.
+        """
+        try:
+            return PartialEmbeddings(vectors=self.embed_passages(texts), errors={})
+        except (EmbeddingUnavailableError, EmbeddingRejectedError) as error:
+            empty = np.zeros((len(texts), self.identity.dimensions), dtype=np.float32)
+            return PartialEmbeddings(vectors=empty, errors=dict.fromkeys(range(len(texts)), error))
 
     @abstractmethod
     def embed_queries(self, texts: Sequence[str]) -> Vectors:

@@ -1,0 +1,205 @@
+"""One request to an OpenAI-compatible `/embeddings`: short retries, error translation, checks of the answer."""
+
+import base64
+import binascii
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import tenacity
+from pydantic import SecretStr
+
+from rag_pipeline.adapters.embedders.unit_vectors import unit_rows
+from rag_pipeline.core.ports import Vectors
+from rag_pipeline.errors import ConfigurationError, EmbeddingRejectedError, EmbeddingUnavailableError
+
+CONNECT_SECONDS = 5.0
+ATTEMPTS = 3
+"""Per request. More patience is the pipeline's: it retries documents."""
+MOST_WAIT_SECONDS = 5.0
+"""A longer Retry-After is handed to the caller instead of waited for."""
+MESSAGE_CHARACTERS = 300
+
+_NARROWABLE = frozenset({400, 413, 422})
+"""May be the fault of one text or of the size; other 4xx (401, 403, 404) are the fault of the configuration."""
+_TEMPORARY = frozenset({408, 429})
+
+
+class BatchRefusedError(EmbeddingRejectedError):
+    """The service refuses this batch; a part of it may be taken."""
+
+
+class EmbeddingService:
+    """The HTTP side of the embedder. Safe to share between threads."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        model: str,
+        dimensions: int,
+        api_key: SecretStr | None,
+        concurrency: int,
+        timeout_seconds: float,
+    ) -> None:
+        try:
+            base = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigurationError("RAG_EMBEDDING_URL is not a URL") from error
+        if base.scheme not in {"http", "https"} or not base.host:
+            raise ConfigurationError("RAG_EMBEDDING_URL has to begin with http:// or https:// and a host")
+        key = api_key.get_secret_value() if api_key else ""
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigurationError("RAG_EMBEDDING_API_KEY has characters that cannot be sent in a header")
+        self.dimensions = dimensions
+        self.has_answered = False
+        """Whether any request has ever been answered with vectors."""
+        self._model = model
+        self._key = key
+        self._url = base.copy_with(path=base.path.rstrip("/") + "/embeddings")
+        self._shown_url = str(self._url.copy_with(username=None, password=None, query=None, fragment=None))
+        self._in_flight = threading.BoundedSemaphore(concurrency)
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {key}"} if key else None,
+            timeout=httpx.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+            # A proxy from the environment is for the internet, not for this machine.
+            mounts={"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None},
+        )
+        self._retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            wait=_wait_seconds,
+            retry=tenacity.retry_if_exception(_is_worth_waiting),
+            reraise=True,
+        )
+
+    def request(self, texts: Sequence[str]) -> tuple[Vectors, npt.NDArray[np.bool_]]:
+        """Embed a batch in one request, tried up to `ATTEMPTS` times.
+
+        Returns:
+            Unit rows in the order of the texts, and which rows are usable (the others are zero).
+
+        Raises:
+            BatchRefusedError: HTTP 400, 413 or 422, or not one vector per text.
+            EmbeddingRejectedError: other 4xx, or an answer of another shape.
+            EmbeddingUnavailableError: network, 408, 429, 5xx.
+        """
+        return self._retrying.copy()(self._request_once, texts)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _request_once(self, texts: Sequence[str]) -> tuple[Vectors, npt.NDArray[np.bool_]]:
+        with self._in_flight, self._translated():
+            response = self._client.post(self._url, json={"model": self._model, "input": list(texts)})
+        if response.status_code != httpx.codes.OK:
+            raise self._from_status(response)
+        rows, usable = unit_rows(self._rows(response, len(texts)))
+        self.has_answered = True
+        return rows, usable
+
+    def _rows(self, response: httpx.Response, count: int) -> npt.NDArray[np.float32]:
+        """The vectors, ordered by their `index`, shape (count, dimensions)."""
+        try:
+            data = response.json()["data"]
+            rows = {int(item.get("index", place)): _vector(item["embedding"]) for place, item in enumerate(data)}
+        except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+            raise EmbeddingRejectedError(
+                f"{self._shown_url} does not answer like an embedding service: {self._shortened(response.text)}"
+            ) from error
+        if len(data) != count or rows.keys() != set(range(count)):
+            raise BatchRefusedError(f"{self._shown_url} gave {len(data)} vectors for {count} texts")
+        lengths = {len(row) for row in rows.values()}
+        if lengths != {self.dimensions}:
+            raise EmbeddingRejectedError(
+                f"{self._shown_url} gives vectors of {sorted(lengths)} dimensions; "
+                f"RAG_EMBEDDING_DIMENSIONS is {self.dimensions}"
+            )
+        return np.stack([rows[place] for place in range(count)])
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The one place where errors of `httpx` become ours."""
+        try:
+            yield
+        except (httpx.RequestError, httpx.StreamError) as error:
+            raise EmbeddingUnavailableError(
+                f"{self._shown_url}: {type(error).__name__}: {self._shortened(str(error))}"
+            ) from error
+
+    def _from_status(self, response: httpx.Response) -> EmbeddingUnavailableError | EmbeddingRejectedError:
+        status = response.status_code
+        message = f"{self._shown_url}: HTTP {status}: {self._shortened(_service_message(response))}"
+        if status in _TEMPORARY or status >= 500:
+            return EmbeddingUnavailableError(message, retry_after_seconds=retry_after(response.headers))
+        return BatchRefusedError(message) if status in _NARROWABLE else EmbeddingRejectedError(message)
+
+    def _shortened(self, text: str) -> str:
+        """One line without the key: services quote it in their errors."""
+        line = " ".join(text.split())
+        if self._key:
+            line = line.replace(self._key, "[key]")
+        return line if len(line) <= MESSAGE_CHARACTERS else line[:MESSAGE_CHARACTERS] + "…"
+
+
+def retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds from a `Retry-After` header (seconds or an HTTP date, RFC 9110 10.2.3); None without a usable one."""
+    value = headers.get("Retry-After", "").strip()
+    if value.replace(".", "", 1).isdecimal():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _vector(embedding: Any) -> npt.NDArray[np.float32]:
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
+    row = np.asarray(embedding, dtype=np.float32)
+    if row.ndim != 1:
+        raise ValueError("an embedding is not a list of numbers")
+    return row
+
+
+def _service_message(response: httpx.Response) -> str:
+    """What the service says went wrong, out of the usual places of a JSON body."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict):
+            found = error.get("message") or error.get("detail") or error.get("error")
+            return str(found or body)
+        return str(error)
+    return str(body)
+
+
+def _is_worth_waiting(error: BaseException) -> bool:
+    """Not after a timeout (the time is spent) nor for a longer wait than `MOST_WAIT_SECONDS`."""
+    return (
+        isinstance(error, EmbeddingUnavailableError)
+        and not isinstance(error.__cause__, httpx.TimeoutException)
+        and (error.retry_after_seconds or 0.0) <= MOST_WAIT_SECONDS
+    )
+
+
+_BACKOFF = tenacity.wait_exponential_jitter(initial=0.2, max=2.0, jitter=0.2)
+
+
+def _wait_seconds(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.retry_after_seconds if isinstance(error, EmbeddingUnavailableError) else None
+    return _BACKOFF(state) if asked is None else asked

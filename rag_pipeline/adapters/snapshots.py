@@ -1,0 +1,133 @@
+"""Chunk snapshots as files: `{root}/{kb_id}/{document_id}/chunks.v{version}.json`, `chunks.json` once live.
+
+The version inside the file, not its name, says which one `chunks.json` is.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rag_pipeline.core.ports import SnapshotRef, SnapshotStore
+from rag_pipeline.errors import InternalError, SnapshotWriteError
+from rag_pipeline.settings import Settings
+
+LIVE_NAME = "chunks.json"
+VERSION_KEY = "version"
+"""Written into every snapshot."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class FileSnapshotStore(SnapshotStore):
+    """Snapshots below one folder of a local disk or a shared volume. Files are readable by their owner only."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> "FileSnapshotStore":
+        """The store below `settings.snapshots`."""
+        return cls(settings.snapshots)
+
+    def write(self, ref: SnapshotRef, content: Mapping[str, object]) -> str:
+        """Write the version's file through a temporary file, and return its path."""
+        path = self._version_path(ref)
+        text = json.dumps({**content, VERSION_KEY: ref.version}, ensure_ascii=False, indent=1)
+        with _translated(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write_durably(path, text.encode("utf-8"))
+        return str(path)
+
+    def publish(self, ref: SnapshotRef) -> str:
+        """Rename the version's file to `chunks.json`.
+
+        Raises:
+            SnapshotWriteError: also when neither name holds this version; it has to be written again.
+        """
+        path, live = self._version_path(ref), self._folder(ref.kb_id, ref.document_id) / LIVE_NAME
+        with _translated(live):
+            try:
+                path.replace(live)
+                _sync_folder(live.parent)
+            except FileNotFoundError:
+                if self._read(live, ref.version) is None:
+                    raise
+        return str(live)
+
+    def read(self, ref: SnapshotRef) -> Mapping[str, object] | None:
+        """The snapshot of that version, published or not."""
+        # Published between the two reads: the second look at the live name finds it.
+        live = self._folder(ref.kb_id, ref.document_id) / LIVE_NAME
+        for path in (self._version_path(ref), live):
+            with _translated(path):
+                found = self._read(path, ref.version)
+            if found is not None:
+                return found
+        return None
+
+    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> None:
+        """Remove one version's unpublished file, or the document's folder; missing ones are fine."""
+        folder = self._folder(kb_id, document_id)
+        with _translated(folder):
+            if version is not None:
+                self._version_path(SnapshotRef(kb_id=kb_id, document_id=document_id, version=version)).unlink(
+                    missing_ok=True
+                )
+                return
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+
+    def _folder(self, kb_id: str, document_id: str) -> Path:
+        for value in (kb_id, document_id):
+            if not _ID.fullmatch(value):
+                raise InternalError(f"id {value!r} cannot be a folder name of the snapshot store")
+        return self._root / kb_id / document_id
+
+    def _version_path(self, ref: SnapshotRef) -> Path:
+        return self._folder(ref.kb_id, ref.document_id) / f"chunks.v{int(ref.version)}.json"
+
+    def _read(self, path: Path, version: int) -> dict[str, object] | None:
+        try:
+            content = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise SnapshotWriteError(f"{path} is damaged; re-run the asset chunk_snapshot") from error
+        return content if isinstance(content, dict) and content.get(VERSION_KEY) == version else None
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    """A crash leaves the old file or the new one: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """The one place where errors of the disk become ours."""
+    try:
+        yield
+    except OSError as error:
+        raise SnapshotWriteError(f"chunk snapshot {path}: {error.strerror or error}; see RAG_SNAPSHOT_DIR") from error

@@ -4,6 +4,8 @@ The stock storage takes its URL from dagster.yaml and connects when it is constr
 without that variable or while the server is down, not even `dg check defs`.
 """
 
+# ruff: noqa: ARG002, ARG003 - the signatures are Dagster's
+
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ class SettingsDialect(PGDialect_psycopg2):
 
     def connect(self, *_positional: Any, **_named: Any) -> DBAPIConnection:
         """Open a connection. Raises `ConfigurationError` when no server is configured or running."""
-        positional, named = self.create_connect_args(make_url(Settings.load().require_dagster_postgres()))
+        url = make_url(Settings.load().require_dagster_postgres())
+        positional, named = self.create_connect_args(url)  # type: ignore[no-untyped-call]
         return super().connect(*positional, **named)
 
 
@@ -58,7 +61,7 @@ class NoDefsState(DefsStateStorage, ConfigurableClass):
     """Our definitions are plain code and keep no state; the stock class asks the database when definitions load."""
 
     def __init__(self, inst_data: ConfigurableClassData | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._inst_data = inst_data
 
     @property

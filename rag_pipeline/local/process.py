@@ -126,12 +126,12 @@ class RunningProcess:
 
     def _stop_session(self) -> None:
         """End what the process left behind: its session keeps its number while a member lives."""
-        if self.environment_mark is None or psutil.pid_exists(self.identity.pid):
+        if self.environment_mark is None or ProcessIdentity.of(self.identity.pid) is not None:
             return
         members = [process for process in psutil.process_iter() if self._is_left_behind(process)]
         for process in members:
             _signal(process.pid, signal.SIGTERM)
-        _, alive = psutil.wait_procs(members, timeout=5)
+        _, alive = psutil.wait_procs(members, timeout=10)
         for process in alive:
             _signal(process.pid, signal.SIGKILL)
         psutil.wait_procs(alive, timeout=5)

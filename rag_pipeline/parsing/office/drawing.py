@@ -5,7 +5,7 @@ from io import BytesIO
 
 from lxml import etree
 
-from rag_pipeline.core.parsed_document import DocumentBuilder, ParsedImage
+from rag_pipeline.core.parsed_document import BoundingBox, DocumentBuilder, ParsedImage
 
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 IMAGE_PIXELS = 100_000_000
@@ -48,10 +48,18 @@ def _points(series: etree._Element, child: str) -> dict[int, str]:
     for point in series.iterfind(f"{{*}}{child}//{{*}}pt"):
         value = point.findtext("{*}v")
         if value is not None:
-            found.setdefault(int(point.get("idx", "0")), value)
+            found.setdefault(int(point.get("idx", "0")), _readable(value))
     if not found and child == "tx":
         found = {0: series.findtext(f"{{*}}{child}/{{*}}v") or ""}
     return found
+
+
+def _readable(value: str) -> str:
+    """A stored number without the noise of binary fractions (4.4000000000000004); other texts as they are."""
+    try:
+        return f"{float(value):.15g}" if "." in value else value
+    except ValueError:
+        return value
 
 
 def diagram_lines(root: etree._Element) -> list[str]:
@@ -84,7 +92,12 @@ def _part(element: etree._Element, name: str) -> str:
 
 
 def add_image(
-    builder: DocumentBuilder, content: bytes, *, description: str = "", page: int | None = None
+    builder: DocumentBuilder,
+    content: bytes,
+    *,
+    description: str = "",
+    page: int | None = None,
+    box: BoundingBox | None = None,
 ) -> int | None:
     """Keep an embedded picture and return its position; None, with a warning, for kinds that are not pixels (EMF, SVG).
 
@@ -114,6 +127,7 @@ def add_image(
             width=width,
             height=height,
             page=page,
+            bbox=box,
             description=description,
         )
     )

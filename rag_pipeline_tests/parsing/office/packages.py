@@ -1,7 +1,7 @@
 """Builds small Office packages from raw XML, so that tests hold what no writer library produces."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rag_pipeline.core.ports import ParseRequest
@@ -73,3 +73,18 @@ def write_package(path: Path, content: Mapping[str, str | bytes]) -> ParseReques
         for name, data in content.items():
             archive.writestr(name, data)
     return ParseRequest(path=path, file_name=path.name)
+
+
+def rewrite(request: ParseRequest, changes: Mapping[str, bytes | Callable[[bytes], bytes]]) -> ParseRequest:
+    """The same package with some parts replaced, or changed by a function."""
+    with zipfile.ZipFile(request.path) as archive:
+        content: dict[str, str | bytes] = {name: archive.read(name) for name in archive.namelist()}
+    for name, change in changes.items():
+        if isinstance(change, bytes):
+            content[name] = change
+        else:
+            before = content[name]
+            assert isinstance(before, bytes)
+            content[name] = change(before)
+            assert content[name] != before, f"{name} is unchanged"
+    return write_package(request.path.with_name(f"changed-{request.path.name}"), content)

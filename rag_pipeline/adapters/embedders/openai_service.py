@@ -196,7 +196,7 @@ def _is_worth_waiting(error: BaseException) -> bool:
     )
 
 
-_BACKOFF = tenacity.wait_exponential_jitter(initial=0.2, max=2.0, jitter=0.2)
+_BACKOFF = tenacity.wait_exponential(multiplier=0.2, max=2.0) + tenacity.wait_random(0.0, 0.2)
 
 
 def _wait_seconds(state: tenacity.RetryCallState) -> float:

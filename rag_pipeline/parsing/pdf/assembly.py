@@ -56,14 +56,17 @@ def _add(
         builder.add_block(
             BlockType.HEADING, text, separator="", level=level, page=page, bbox=piece.box, metadata=metadata
         )
-    elif piece.has_field:
-        builder.add_block(BlockType.FORM_FIELD, text, page=page, bbox=piece.box, metadata=metadata)
-    elif piece.is_list_item:
-        builder.add_block(
-            BlockType.LIST_ITEM, text, separator="\n", level=1, page=page, bbox=piece.box, metadata=metadata
-        )
     else:
-        builder.add_block(BlockType.PARAGRAPH, text, page=page, bbox=piece.box, metadata=metadata)
+        is_item = piece.type is BlockType.LIST_ITEM
+        builder.add_block(
+            piece.type,
+            text,
+            separator="\n" if is_item else "\n\n",
+            level=1 if is_item else None,
+            page=page,
+            bbox=piece.box,
+            metadata=metadata,
+        )
 
 
 def resolve_hyphens(text: str, compounds: frozenset[str]) -> str:

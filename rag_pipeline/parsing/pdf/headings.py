@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from rag_pipeline.core.parsed_document import BlockType
 from rag_pipeline.parsing.pdf.characters import visible_length
 from rag_pipeline.parsing.pdf.pages import PageContent
 from rag_pipeline.parsing.pdf.paragraphs import Piece
@@ -63,13 +64,13 @@ def _look(piece: Piece) -> Look:
 
 
 def _may_be_heading(piece: Piece, body: float) -> bool:
-    if piece.rows or piece.has_field or piece.invisible or piece.lines > _MAX_LINES:
+    if piece.rows or piece.type is BlockType.FORM_FIELD or piece.invisible or piece.lines > _MAX_LINES:
         return False
     text = piece.text.strip()
     if len(text) > _MAX_LENGTH or text.endswith(_NO_HEADING_END) or not _HAS_LETTERS.search(text):
         return False
     if piece.size >= _LARGER * body:
-        return not (piece.is_list_item and not text[0].isalnum())
+        return not (piece.type is BlockType.LIST_ITEM and not text[0].isalnum())
     if not piece.bold or piece.size < 0.95 * body:
         return False
     return (visible_length(text) <= _BOLD_MAX_LENGTH and not text.endswith((".", ":"))) or _is_numbered(text)

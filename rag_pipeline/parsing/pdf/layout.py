@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_pipeline.parsing.pdf.characters import visible_length
-from rag_pipeline.parsing.pdf.lines import Row, Segment, build_rows
-from rag_pipeline.parsing.pdf.tables import AlignedTable, build_aligned_table
+from rag_pipeline.parsing.pdf.lines import Row, Segment, Table, build_rows
+from rag_pipeline.parsing.pdf.tables import build_aligned_table
 
 Gap = tuple[float, float]
-Region = list[Row] | AlignedTable
+Region = list[Row] | Table
 """Rows of plain lines, or a table."""
 
 _NUMERIC = re.compile(r"[-–—+(\[]?[$€£¥]?\s?[-–—(]?\d[\d.,:/\s]*[%)\]]*(?:\s?\(?\w{1,2}\)?)?|[-–—$€£¥%)(]+|N/?A")
@@ -39,13 +39,18 @@ class _Run:
 def arrange(segments: Sequence[Segment], *, depth: int = 0) -> list[Region]:
     """Put segments into reading order."""
     rows = build_rows(segments)
-    if depth >= _MAX_DEPTH:
-        return [rows] if rows else []
     regions: list[Region] = []
     plain: list[Row] = []
     index = 0
     while index < len(rows):
-        run = _find_run(rows, index)
+        if (table := rows[index][0].table) is not None:
+            if plain:
+                regions.append(plain)
+            plain = []
+            regions.append(table)
+            index += 1
+            continue
+        run = _find_run(rows, index) if depth < _MAX_DEPTH else None
         if run is None:
             plain.append(rows[index])
             index += 1
@@ -86,6 +91,8 @@ def _read_run(rows: list[Row], run: _Run, plain: list[Row], depth: int) -> tuple
             regions.extend(arrange(column, depth=depth + 1))
         return regions, taken
     part = parts[0]
+    ruled = next((index for index, row in enumerate(part) if row[0].table is not None), len(part))
+    part = part[:ruled]
     while len(part) > 1 and len(part[-1]) < 2:
         part = part[:-1]
     table = build_aligned_table(part)
@@ -164,9 +171,11 @@ def _split_columns(rows: list[Row], gaps: list[Gap]) -> list[list[Segment]]:
 
 
 def _is_columns(rows: list[Row], gaps: list[Gap]) -> bool:
-    columns = _split_columns(rows, gaps)
+    columns = [[segment for segment in column if segment.table is None] for column in _split_columns(rows, gaps)]
     if len(columns) < 2:
         return False
+    if any(not column for column in columns):
+        return True
     if any(_is_numeric(column) for column in columns):
         return False
     prose = [_is_prose(column) for column in columns]

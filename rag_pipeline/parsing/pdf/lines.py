@@ -17,6 +17,15 @@ _MARK_GAP = 4.0
 
 
 @dataclass(slots=True)
+class Table:
+    """Cells in rows of equal length."""
+
+    rows: list[list[str]]
+    box: Box
+    words: list[Word]
+
+
+@dataclass(slots=True)
 class Segment:
     """Words of one line without a wide gap between them."""
 
@@ -25,6 +34,8 @@ class Segment:
     top: float
     right: float
     bottom: float
+    table: Table | None = None
+    """Set on the stand-in for a ruled table, whose words it holds."""
 
     @property
     def box(self) -> Box:
@@ -44,6 +55,7 @@ class Segment:
     def add(self, word: Word) -> None:
         """Append a word at the right."""
         self.words.append(word)
+        # Conditions instead of min() and max(): this runs for every word of a page.
         self.left = min(self.left, word.left)
         self.top = min(self.top, word.top)
         self.right = max(self.right, word.right)
@@ -65,6 +77,11 @@ def segment_of(words: list[Word]) -> Segment:
     )
 
 
+def table_segment(table: Table) -> Segment:
+    """The stand-in for a ruled table among the segments of a page."""
+    return Segment(table.words, *table.box, table)
+
+
 def build_segments(words: Iterable[Word]) -> list[Segment]:
     """Join words that follow each other in the content stream and on the page."""
     segments: list[Segment] = []
@@ -84,7 +101,8 @@ def build_rows(segments: Sequence[Segment]) -> list[Row]:
     """Group segments by level, from top to bottom, and join those that are close to each other."""
     rows: list[Row] = []
     top = bottom = 0.0
-    for segment in sorted(segments, key=lambda item: item.top + item.bottom):
+    tables = [segment for segment in segments if segment.table is not None]
+    for segment in sorted((item for item in segments if item.table is None), key=lambda item: item.top + item.bottom):
         overlap = min(bottom, segment.bottom) - max(top, segment.top)
         if rows and overlap >= 0.5 * min(bottom - top, segment.bottom - segment.top):
             rows[-1].append(segment)
@@ -93,7 +111,12 @@ def build_rows(segments: Sequence[Segment]) -> list[Row]:
         else:
             rows.append([segment])
             top, bottom = segment.top, segment.bottom
-    return [_join_close(row) for row in rows]
+    rows = [_join_close(row) for row in rows]
+    if tables:
+        # A table is a row of its own, even where lines of another column stand beside it.
+        rows.extend([table] for table in tables)
+        rows.sort(key=lambda row: min(segment.top for segment in row))
+    return rows
 
 
 def join_words(words: Sequence[Word]) -> str:

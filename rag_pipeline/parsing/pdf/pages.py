@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
 
-from rag_pipeline.core.parsed_document import PageState
-from rag_pipeline.parsing.pdf.geometry import Affine, display_transform
-from rag_pipeline.parsing.pdf.layout import arrange
-from rag_pipeline.parsing.pdf.lines import build_segments
+from rag_pipeline.core.parsed_document import BlockType, PageState
+from rag_pipeline.parsing.pdf.fields import Link, read_annotations
+from rag_pipeline.parsing.pdf.geometry import Affine, display_transform, frame_to_display, frame_transform
+from rag_pipeline.parsing.pdf.layout import Region, arrange
+from rag_pipeline.parsing.pdf.lines import Table, build_segments, table_segment
 from rag_pipeline.parsing.pdf.paragraphs import Piece, read_pieces
+from rag_pipeline.parsing.pdf.ruled import find_ruled_tables
+from rag_pipeline.parsing.pdf.rules import Rules, read_rules
 from rag_pipeline.parsing.pdf.words import Word, drop_repeated, read_words
 
 
@@ -40,14 +43,16 @@ def read_page(document: pdfium.PdfDocument, number: int) -> PageContent:
             warnings=[f"page {number} is damaged and could not be read"],
         )
     try:
-        return _read_loaded(page, number, label)
+        return _read_loaded(document, page, number, label)
     finally:
         page.close()
 
 
-def _read_loaded(page: pdfium.PdfPage, number: int, label: str | None) -> PageContent:
+def _read_loaded(document: pdfium.PdfDocument, page: pdfium.PdfPage, number: int, label: str | None) -> PageContent:
     width, height = page.get_size()
     content = PageContent(state=PageState.TEXT, width=round(width, 1), height=round(height, 1), label=label)
+    to_display = _to_display(page)
+    annotations = read_annotations(document, page, to_display)
     try:
         textpage = page.get_textpage()
     except pdfium.PdfiumError:
@@ -56,12 +61,19 @@ def _read_loaded(page: pdfium.PdfPage, number: int, label: str | None) -> PageCo
         content.warnings.append(f"page {number} is damaged: its text could not be read")
         return content
     try:
-        found = read_words(textpage.raw, to_display=_to_display(page), width=width, height=height)
+        found = read_words(textpage.raw, to_display=to_display, width=width, height=height)
     finally:
         textpage.close()
     if found.unmapped:
         content.warnings.append(f"page {number} has {found.unmapped} glyphs without a character (shown as U+FFFD)")
-    content.pieces = list(_read_words(drop_repeated(found.words), width, height))
+    words = drop_repeated(found.words) + annotations.fields
+    content.pieces = list(_lay_out(words, read_rules(page), to_display, width, height))
+    content.pieces.extend(
+        Piece(text=note.text, box=frame_to_display(note.box, 0, width, height), type=BlockType.ANNOTATION)
+        for note in annotations.notes
+    )
+    for link in annotations.links:
+        _attach(link, content.pieces)
     if not content.pieces:
         content.state = PageState.BLANK
         if pdfium_c.FPDFPage_CountObjects(page.raw):
@@ -72,15 +84,35 @@ def _read_loaded(page: pdfium.PdfPage, number: int, label: str | None) -> PageCo
     return content
 
 
-def _read_words(words: list[Word], width: float, height: float) -> Iterator[Piece]:
-    """Lay out the words, those of the main direction first."""
-    by_direction: dict[tuple[int, bool], list[Word]] = {}
+def _lay_out(words: list[Word], rules: Rules, to_display: Affine, width: float, height: float) -> Iterator[Piece]:
+    """Lay out the words, those of the main direction first, slanted ones (watermarks) last."""
+    by_direction: dict[tuple[bool, int], list[Word]] = {}
     for word in words:
-        by_direction.setdefault((max(word.direction, 0), word.direction == -1), []).append(word)
-    for (direction, slanted), group in sorted(by_direction.items(), key=lambda item: (item[0][1], -len(item[1]))):
-        segments = build_segments(group)
-        regions = [[[segment] for segment in segments]] if slanted else arrange(segments)
+        slanted = word.direction == -1
+        by_direction.setdefault((slanted, 0 if slanted else word.direction), []).append(word)
+    groups = sorted(by_direction.items(), key=lambda item: (item[0][0], -len(item[1])))
+    for position, ((slanted, direction), group) in enumerate(groups):
+        if slanted:
+            regions: list[Region] = [[[segment] for segment in build_segments(group)]]
+        else:
+            tables: list[Table] = []
+            if position == 0 and rules.boxes:
+                frame = to_display.then(frame_transform(direction, width, height))
+                tables = find_ruled_tables(*rules.transformed(frame), group)
+            inside = {id(word) for table in tables for word in table.words}
+            segments = build_segments(word for word in group if id(word) not in inside)
+            regions = arrange([*segments, *map(table_segment, tables)])
         yield from read_pieces(regions, direction, width, height)
+
+
+def _attach(link: Link, pieces: list[Piece]) -> None:
+    x, y = (link.box.left + link.box.right) / 2, (link.box.top + link.box.bottom) / 2
+    for piece in pieces:
+        box = piece.box
+        if box.left <= x <= box.right and box.top <= y <= box.bottom:
+            if link.address not in piece.hrefs:
+                piece.hrefs.append(link.address)
+            return
 
 
 def _to_display(page: pdfium.PdfPage) -> Affine:

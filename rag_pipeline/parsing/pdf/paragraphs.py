@@ -1,22 +1,22 @@
 """From regions to pieces: paragraphs, list items, form lines and tables, with the boxes on the page as shown."""
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rag_pipeline.core.parsed_document import BoundingBox
+from rag_pipeline.core.parsed_document import BlockType, BoundingBox
 from rag_pipeline.parsing.pdf.characters import LINE_END_HYPHEN, is_unspaced, visible_length
 from rag_pipeline.parsing.pdf.geometry import Box, frame_to_display
 from rag_pipeline.parsing.pdf.layout import Region
-from rag_pipeline.parsing.pdf.lines import LIST_MARK, Row, join_words, row_words
-from rag_pipeline.parsing.pdf.tables import AlignedTable
+from rag_pipeline.parsing.pdf.lines import LIST_MARK, Row, Table, join_words, row_words
 from rag_pipeline.parsing.pdf.words import FIELD_FONT, Word
 
 _HYPHENS = "-\u2010\u00ad"
 _SENTENCE_END = tuple(".!?:;。！？：；…")
-_PARAGRAPH_GAP = 0.75
-"""A new paragraph begins where the space between two lines is more than this share of the font size above the usual."""
+_CAPTION = re.compile(r"(?:table|figure|fig\.|exhibit|chart|tableau|abbildung|tabelle|表|图|圖|図)\s*\d", re.IGNORECASE)
+_MAX_CAPTION = 300
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class Piece:
     lines: int = 1
     size: float = 0.0
     bold: bool = False
-    is_list_item: bool = False
+    type: BlockType = BlockType.PARAGRAPH
+    """As far as the page alone tells; headings and running text are found later."""
     indent: float = 0.0
     """Left edge in the frame, points."""
-    has_field: bool = False
     rows: list[list[str]] = field(default_factory=list)
     hrefs: list[str] = field(default_factory=list)
     invisible: bool = False
@@ -53,9 +53,10 @@ class _Line:
 def read_pieces(regions: Sequence[Region], direction: int, width: float, height: float) -> Iterator[Piece]:
     """Turn the regions of one frame into pieces."""
     for region in regions:
-        if isinstance(region, AlignedTable):
+        if isinstance(region, Table):
             yield Piece(
                 text="",
+                type=BlockType.TABLE,
                 box=frame_to_display(region.box, direction, width, height),
                 rows=region.rows,
                 lines=len(region.rows),
@@ -79,7 +80,10 @@ def join_lines(before: str, after: str, *, deliberate: bool = False) -> str:
             return before[:-1] + LINE_END_HYPHEN + after
         return before[:-1] + "-" + after
     if before.endswith(LINE_END_HYPHEN):
-        before = before[:-1] + "-"
+        return before[:-1] + "-" + after
+    if before.endswith(("–", "@")) and before[-2:-1].isalnum():
+        return before + after
+    if before.endswith("/") and "://" in before.rsplit(maxsplit=1)[-1]:
         return before + after
     if deliberate:
         return before + "\n" + after
@@ -129,7 +133,8 @@ def _starts_paragraph(group: Sequence[_Line], line: _Line, usual: float, right: 
     before = group[-1]
     size = max(before.size, line.size)
     distance = (line.box.top - before.box.bottom) / size
-    if distance > max(min(usual, 1.0) + 0.35, 0.3) and distance > usual * 1.3:
+    usual = min(usual, 1.0)
+    if distance > max(usual + 0.35, 0.3) and distance > usual * 1.3:
         return True
     if abs(before.size - line.size) > 0.08 * size or before.bold != line.bold or line.has_mark:
         return True
@@ -141,6 +146,16 @@ def _starts_paragraph(group: Sequence[_Line], line: _Line, usual: float, right: 
     if group[0].has_mark:
         return short and ends
     return (indented and (ends or short) and len(group) > 0) or (short and ends)
+
+
+def _type(group: Sequence[_Line], text: str) -> BlockType:
+    if any(_has_field(line) for line in group):
+        return BlockType.FORM_FIELD
+    if group[0].has_mark:
+        return BlockType.LIST_ITEM
+    if _CAPTION.match(text) and len(text) <= _MAX_CAPTION:
+        return BlockType.CAPTION
+    return BlockType.PARAGRAPH
 
 
 def _has_field(line: _Line) -> bool:
@@ -164,8 +179,7 @@ def _piece(group: Sequence[_Line], direction: int, width: float, height: float) 
         if len(group) > 1
         else group[0].size,
         bold=all(line.bold for line in group),
-        is_list_item=group[0].has_mark,
+        type=_type(group, text),
         indent=group[0].box.left,
-        has_field=any(_has_field(line) for line in group),
         invisible=all(word.style.invisible for line in group for word in line.words),
     )

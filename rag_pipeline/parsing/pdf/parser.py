@@ -48,6 +48,7 @@ class PdfParser(Parser):
                 raise DocumentTooLargeError(
                     f"the PDF has {count} pages, the limit is {request.limits.max_pages}: split it, or raise the limit"
                 )
+            document.init_forms()
             builder.metadata.update(_metadata(document))
             outline, per_page = _outline(document)
             if outline:

@@ -40,7 +40,7 @@ def _edge_pieces(page: PageContent) -> Iterator[tuple[Piece, BlockType]]:
     if not page.height:
         return
     for piece in page.pieces:
-        if piece.rows or len(piece.text) > _MAX_LENGTH or piece.has_field:
+        if piece.rows or len(piece.text) > _MAX_LENGTH or piece.type is BlockType.FORM_FIELD:
             continue
         if piece.box.bottom <= _EDGE * page.height:
             yield piece, BlockType.PAGE_HEADER

@@ -1,11 +1,9 @@
-"""Tables without rules: cells found by the alignment of their text."""
+"""Tables without rules: cells found by the alignment of their text; and tables as Markdown."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rag_pipeline.parsing.pdf.geometry import Box
-from rag_pipeline.parsing.pdf.lines import Row, Segment, join_words
+from rag_pipeline.parsing.pdf.lines import Row, Segment, Table, join_words
 from rag_pipeline.parsing.pdf.words import Word
 
 _BEFORE_NUMBER = re.compile(r"[$€£¥(]{1,2}|US\$|RMB")
@@ -16,16 +14,7 @@ _MIN_BOUNDARY = 2.0
 """Narrowest strip between two columns, points."""
 
 
-@dataclass(slots=True)
-class AlignedTable:
-    """Cells in rows of equal length."""
-
-    rows: list[list[str]]
-    box: Box
-    words: list[Word]
-
-
-def build_aligned_table(rows: Sequence[Row]) -> AlignedTable | None:
+def build_aligned_table(rows: Sequence[Row]) -> Table | None:
     """Cells of consecutive rows; None if fewer than two rows have two cells."""
     shared = [row for row in rows if len(row) > 1]
     if len(shared) < 2:
@@ -34,15 +23,15 @@ def build_aligned_table(rows: Sequence[Row]) -> AlignedTable | None:
     if not boundaries:
         return None
     cells = [_cells(row, boundaries) for row in rows]
-    cells = _merge_signs(cells)
-    cells = _drop_empty_columns(cells)
+    cells = _merge_signs(_move_trailing_signs(cells))
+    cells = drop_empty_columns(cells)
     if len(cells[0]) < 2 or sum(sum(bool(cell) for cell in row) > 1 for row in cells) < 2:
         return None
     box = rows[0][0].box
     for row in rows:
         for segment in row:
             box = box.union(segment.box)
-    return AlignedTable(cells, box, [word for row in rows for segment in row for word in segment.words])
+    return Table(cells, box, [word for row in rows for segment in row for word in segment.words])
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -114,6 +103,17 @@ def _merge_signs(rows: list[list[str]]) -> list[list[str]]:
     return merged
 
 
+def _move_trailing_signs(rows: list[list[str]]) -> list[list[str]]:
+    """A "$" that stands close to the number before it belongs to the one after it."""
+    moved = [row[:] for row in rows]
+    for row in moved:
+        for column in range(len(row) - 1):
+            text, _, sign = row[column].rpartition(" ")
+            if text and _BEFORE_NUMBER.fullmatch(sign) and row[column + 1][:1].isdigit():
+                row[column], row[column + 1] = text, sign + row[column + 1]
+    return moved
+
+
 def _move(rows: list[list[str]], source: int, target: int, *, before: bool) -> None:
     for row in rows:
         if row[source]:
@@ -121,6 +121,9 @@ def _move(rows: list[list[str]], source: int, target: int, *, before: bool) -> N
             row[source] = ""
 
 
-def _drop_empty_columns(rows: list[list[str]]) -> list[list[str]]:
+def drop_empty_columns(rows: list[list[str]]) -> list[list[str]]:
+    """Drop columns without any text."""
+    if not rows:
+        return rows
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows)]
     return [[row[column] for column in kept] for row in rows]

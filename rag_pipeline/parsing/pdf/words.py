@@ -12,10 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pypdfium2.raw as pdfium_c
 
 from rag_pipeline.parsing.pdf.characters import LINE_END_HYPHEN, REPLACEMENT, clean_word, is_unspaced
 from rag_pipeline.parsing.pdf.geometry import Affine, Box, frame_transform
+
+Token = tuple[str, int, int]
+"""Text, first character, character after the last."""
 
 _TOKEN = re.compile(r"[^\s\ufffe\x02]+[\ufffe\x02]?|[\ufffe\x02]")
 _HYPHEN_STAND_INS = "\ufffe\x02"
@@ -78,12 +82,11 @@ def read_words(textpage: ctypes.c_void_p, *, to_display: Affine, width: float, h
     count = pdfium_c.FPDFText_CountChars(textpage)
     if count <= 0:
         return PageText([], 0)
-    text = _characters(textpage, count)
+    tokens = [(match.group(), match.start(), match.end()) for match in _TOKEN.finditer(_characters(textpage, count))]
+    if not tokens:
+        return PageText([], 0)
     reader = _WordReader(textpage, to_display, width, height)
-    words: list[Word] = []
-    for match in _TOKEN.finditer(text):
-        words.extend(reader.read(match.group(), match.start(), match.end()))
-    return PageText(words, reader.unmapped)
+    return PageText(reader.read(tokens), reader.unmapped)
 
 
 def _characters(textpage: ctypes.c_void_p, count: int) -> str:
@@ -111,18 +114,41 @@ class _WordReader:
         self._styles: dict[int, Style] = {}
         self._fonts: dict[int, tuple[str, bool, bool]] = {}
 
-    def read(self, token: str, start: int, end: int) -> Iterator[Word]:
-        text = self._clean(token, end)
-        style = self._style(start)
-        frame = self._to_frame[style.direction]
-        first = self._locate(start, frame)
-        last = first if end - start == 1 else self._locate(end - 1, frame)
-        if style.direction == 0 and _fits(first, last, end - start, style.size):
-            if text:
-                box = first.union(last)
-                yield Word(text, box.left, box.top, box.right, box.bottom, style, start, end, 0)
-            return
-        yield from self._read_by_character(text if len(text) == end - start else token, start, end, style)
+    def read(self, tokens: Sequence[Token]) -> list[Word]:
+        """Words of the tokens, in order."""
+        words: list[Word] = []
+        for (token, start, end), (left, top, right, bottom), is_level in zip(tokens, *self._ends(tokens), strict=True):
+            style = self._style(start)
+            text = token if token.isascii() and token.isprintable() else self._clean(token, end)
+            if style.direction == 0 and is_level and right - left <= 1.6 * style.size * (end - start) + 1:
+                if text:
+                    words.append(Word(text, left, top, right, bottom, style, start, end, 0))
+            else:
+                words.extend(self._read_by_character(text if len(text) == end - start else token, start, end, style))
+        return words
+
+    def _ends(self, tokens: Sequence[Token]) -> tuple[list[list[float]], list[bool]]:
+        """Boxes around first and last characters in display coordinates, and whether the two are on one level."""
+        get = pdfium_c.FPDFText_GetLooseCharBox
+        size = ctypes.sizeof(pdfium_c.FS_RECTF)
+        buffer = bytearray(2 * size * len(tokens))
+        first = pdfium_c.FS_RECTF.from_buffer(buffer)
+        offset = 0
+        for _, start, end in tokens:
+            get(self._textpage, start, ctypes.byref(first, offset))
+            get(self._textpage, end - 1, ctypes.byref(first, offset + size))
+            offset += 2 * size
+        user = np.frombuffer(buffer, np.float32).reshape(len(tokens), 2, 2, 2).astype(float)
+        # The last axis is x, y; the one before it holds the corners left-top and right-bottom.
+        xx, xy, x0, yx, yy, y0 = self._to_display
+        x = xx * user[..., 0] + xy * user[..., 1] + x0
+        y = yx * user[..., 0] + yy * user[..., 1] + y0
+        boxes = np.stack([x.min((1, 2)), y.min((1, 2)), x.max((1, 2)), y.max((1, 2))], axis=1)
+        top, bottom = y.min(2), y.max(2)
+        height = np.minimum(bottom[:, 0] - top[:, 0], bottom[:, 1] - top[:, 1])
+        overlap = np.minimum(bottom[:, 0], bottom[:, 1]) - np.maximum(top[:, 0], top[:, 1])
+        level = (overlap >= 0.5 * height) & (x[:, 1].max(1) >= x[:, 0].min(1))
+        return boxes.tolist(), level.tolist()
 
     def _clean(self, token: str, end: int) -> str:
         if token[-1] in _HYPHEN_STAND_INS:
@@ -206,14 +232,6 @@ def _quantize(run_x: float, run_y: float) -> int:
     return -1
 
 
-def _fits(first: Box, last: Box, characters: int, size: float) -> bool:
-    """Whether the two characters can be the ends of one horizontal word."""
-    if characters == 1:
-        return True
-    level = abs(first.top - last.top) < 0.5 * size
-    return level and last.right > first.left and last.right - first.left <= 1.6 * size * characters
-
-
 def _runs_down(text: str, boxes: Sequence[Box]) -> bool:
     """Whether the characters stand below each other: vertical writing."""
     down = sum(
@@ -234,13 +252,22 @@ def _continues(before: Box, after: Box, size: float) -> bool:
 
 def drop_repeated(words: Iterable[Word]) -> list[Word]:
     """Drop words drawn again at the same place: fake bold, shadows, a text layer over visible text."""
-    seen: dict[tuple[str, int], list[Word]] = {}
+    seen: dict[str, list[Word]] = {}
     kept: list[Word] = []
     for word in words:
-        near = seen.setdefault((word.text, word.direction), [])
-        limit = 0.3 * word.style.size
-        if any(abs(other.left - word.left) < limit and abs(other.top - word.top) < limit for other in near):
+        near = seen.get(word.text)
+        if near is None:
+            seen[word.text] = [word]
+        else:
+            limit = 0.3 * word.style.size
+            left, top, direction = word.left, word.top, word.direction
+            for other in near:
+                if -limit < other.left - left < limit and -limit < other.top - top < limit:
+                    if other.direction == direction:
+                        break
+            else:
+                near.append(word)
+                kept.append(word)
             continue
-        near.append(word)
         kept.append(word)
     return kept

@@ -1,0 +1,97 @@
+"""Straight horizontal and vertical lines drawn on a page: the rules of tables."""
+
+import ctypes
+from typing import NamedTuple
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+
+from rag_pipeline.parsing.pdf.geometry import Affine, Box
+
+_MAX_OBJECTS = 20_000
+"""Maps and drawings with more objects are not searched for tables."""
+_MAX_SEGMENTS = 4_000
+_THICKEST = 3.0
+"""A rule is at most this thick, points."""
+_SHORTEST = 4.0
+"""A rule is at least this long, points."""
+_NO_FILL = 0
+
+
+class Rules(NamedTuple):
+    """Rules in user space, as thin boxes: left, bottom, right, top."""
+
+    boxes: list[tuple[float, float, float, float]]
+
+    def transformed(self, transform: Affine) -> tuple[list[Box], list[Box]]:
+        """Horizontal and vertical rules after a transformation."""
+        boxes = [transform.box(*box) for box in self.boxes]
+        horizontal = [box for box in boxes if box.height <= box.width]
+        return horizontal, [box for box in boxes if box.height > box.width]
+
+
+def read_rules(page: pdfium.PdfPage) -> Rules:
+    """The rules of a loaded page; those inside form XObjects are not seen."""
+    count = pdfium_c.FPDFPage_CountObjects(page.raw)
+    found: list[tuple[float, float, float, float]] = []
+    if count > _MAX_OBJECTS:
+        return Rules(found)
+    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+    segments = 0
+    for index in range(count):
+        item = pdfium_c.FPDFPage_GetObject(page.raw, index)
+        if pdfium_c.FPDFPageObj_GetType(item) != pdfium_c.FPDF_PAGEOBJ_PATH:
+            continue
+        if not pdfium_c.FPDFPageObj_GetBounds(item, left, bottom, right, top):
+            continue
+        box = (left.value, bottom.value, right.value, top.value)
+        wide, high = box[2] - box[0], box[3] - box[1]
+        if min(wide, high) <= _THICKEST:
+            if max(wide, high) >= _SHORTEST:
+                found.append(box)
+        elif segments < _MAX_SEGMENTS and _is_stroked(item):
+            edges = _edges(item)
+            segments += len(edges)
+            found.extend(edges)
+    return Rules(found)
+
+
+def _is_stroked(item: "ctypes._Pointer[ctypes.Structure]") -> bool:
+    fill, stroke = ctypes.c_int(), ctypes.c_int()
+    return bool(pdfium_c.FPDFPath_GetDrawMode(item, fill, stroke)) and bool(stroke.value)
+
+
+def _edges(item: "ctypes._Pointer[ctypes.Structure]") -> list[tuple[float, float, float, float]]:
+    """The axis-parallel straight parts of a stroked path."""
+    count = pdfium_c.FPDFPath_CountSegments(item)
+    if not 2 <= count <= _MAX_SEGMENTS:
+        return []
+    matrix = pdfium_c.FS_MATRIX()
+    pdfium_c.FPDFPageObj_GetMatrix(item, matrix)
+    transform = Affine(matrix.a, matrix.c, matrix.e, matrix.b, matrix.d, matrix.f)
+    x, y = ctypes.c_float(), ctypes.c_float()
+    edges: list[tuple[float, float, float, float]] = []
+    start = before = (0.0, 0.0)
+    for index in range(count):
+        segment = pdfium_c.FPDFPath_GetPathSegment(item, index)
+        pdfium_c.FPDFPathSegment_GetPoint(segment, x, y)
+        point = transform.point(x.value, y.value)
+        kind = pdfium_c.FPDFPathSegment_GetType(segment)
+        if kind == pdfium_c.FPDF_SEGMENT_MOVETO:
+            start = point
+        elif kind == pdfium_c.FPDF_SEGMENT_LINETO:
+            _add_edge(edges, before, point)
+        before = point
+        if pdfium_c.FPDFPathSegment_GetClose(segment):
+            _add_edge(edges, point, start)
+    return edges
+
+
+def _add_edge(
+    edges: list[tuple[float, float, float, float]], first: tuple[float, float], second: tuple[float, float]
+) -> None:
+    wide, high = abs(first[0] - second[0]), abs(first[1] - second[1])
+    if min(wide, high) <= 0.5 and max(wide, high) >= _SHORTEST:
+        edges.append(
+            (min(first[0], second[0]), min(first[1], second[1]), max(first[0], second[0]), max(first[1], second[1]))
+        )

@@ -6,7 +6,7 @@ from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.ports import SnapshotRef
 from rag_pipeline.core.snapshot import snapshot_content
 from rag_pipeline.core.work import StageOutcome, WorkItem
-from rag_pipeline.parsing.serialization import document_header_from_parquet
+from rag_pipeline.parsing.serialization import document_from_bytes
 from rag_pipeline.stages.outcomes import Produced, attempt, owned_groups
 from rag_pipeline.stages.workspace import Workspace
 
@@ -16,9 +16,9 @@ def write_snapshots(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator
     services = workspace.services
 
     def one(item: WorkItem) -> Produced:
-        header = document_header_from_parquet(services.artefacts.get(workspace.input_key(item, Stage.PARSED_BLOCKS)))
+        document = document_from_bytes(services.artefacts.get(workspace.input_key(item, Stage.PARSED_BLOCKS)))
         chunks = workspace.chunks(item)
-        content = snapshot_content(item, header, chunks)
+        content = snapshot_content(item, document, chunks)
         ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
         location = services.snapshots.write(ref, content)
         return Produced(summary={"path": location, "chunks": len(chunks)}, artefact_key=location)

@@ -93,6 +93,7 @@ class ChunkRows:
         statement = (
             sa.select(
                 chunks,
+                documents.c.kb_id,
                 documents.c.file_name,
                 documents.c.source_path,
                 documents.c.metadata.label("document_metadata"),

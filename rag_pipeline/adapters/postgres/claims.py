@@ -197,6 +197,15 @@ class Claims:
         with transaction(self._engine) as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
+    def seconds_since_end(self, run_id: str) -> float | None:
+        """Seconds since the batch of a run was finished; None if the run never had one or it is still open."""
+        statement = sa.select(sa.extract("epoch", sa.func.now() - batches.c.finished_at)).where(
+            batches.c.run_id == run_id, batches.c.state == "FINISHED"
+        )
+        with transaction(self._engine) as connection:
+            found = connection.execute(statement.order_by(batches.c.finished_at.desc()).limit(1)).scalar()
+        return None if found is None else float(found)
+
     def take_back(self, batch_id: str, *, max_attempts: int, reason: str, lease_seconds: float) -> int:
         """Close a batch whose run is dead and requeue its documents; those out of attempts become FAILED (dead).
 

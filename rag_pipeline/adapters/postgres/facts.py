@@ -13,6 +13,7 @@ from rag_pipeline.adapters.postgres.engine import create_engine, transaction
 from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
 from rag_pipeline.adapters.postgres.schema import collections
+from rag_pipeline.adapters.postgres.versions import Versions
 from rag_pipeline.core.ports import CollectionGeneration, EmbedderIdentity
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.settings import Settings
@@ -27,6 +28,7 @@ class Facts:
         self.documents = Documents(engine)
         self.claims = Claims(engine)
         self.chunk_rows = ChunkRows(engine)
+        self.versions = Versions(engine)
         self._retry = retry
 
     @classmethod

@@ -1,0 +1,275 @@
+"""Commands about documents: submit, status, documents, retry, search."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from rag_pipeline.core.documents import SETTLED, Document, Status
+from rag_pipeline.query.client import RagClient
+from rag_pipeline.query.retrieval import RetrievalOptions, RetrievalResult
+
+console = Console(highlight=False)
+
+KnowledgeBaseOption = Annotated[str, typer.Option("--kb", help="Name of the knowledge base.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
+
+_STYLES = {
+    Status.READY: "green",
+    Status.FAILED: "red",
+    Status.NO_CONTENT: "yellow",
+    Status.CANCELED: "dim",
+    Status.PENDING: "cyan",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(submit)
+    app.command()(status)
+    app.command("documents")(list_documents)
+    app.command()(retry)
+    app.command()(search)
+
+
+def submit(
+    paths: Annotated[list[Path], typer.Argument(help="Files and folders; folders keep relative paths.", exists=True)],
+    kb: KnowledgeBaseOption = "default",
+    wait: Annotated[bool, typer.Option(help="Wait until every document is done.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit files and folders into a knowledge base (made if it does not exist)."""
+    with RagClient.from_env() as client:
+        client.create_knowledge_base(kb)
+        with _spinner("submitting", quiet=as_json) as advance:
+            results = client.submit_many(kb, paths, progress=lambda _: advance())
+        for result in results:
+            if as_json and result.document is not None:
+                print_json(result.document)
+            elif as_json:
+                print(json.dumps({"source_path": result.source_path, **_error_fields(result.error)}))
+            elif result.error is not None:
+                console.print(f"[red]refused[/] {escape(result.source_path)}: {escape(str(result.error))}")
+        accepted = [result for result in results if result.document is not None]
+        if not as_json:
+            known = sum(result.document is not None and result.document.duplicate for result in results)
+            refused = len(results) - len(accepted)
+            console.print(f"{len(accepted)} submitted ({known} of them known already), {refused} refused")
+        failed = len(results) - len(accepted)
+        if wait and accepted:
+            done = wait_with_progress(client, [each for each in accepted if each.document], timeout, quiet=as_json)
+            failed += sum(document.status is Status.FAILED for document in done)
+    if failed:
+        raise typer.Exit(1)
+
+
+def status(
+    kb: KnowledgeBaseOption = "default",
+    watch: Annotated[bool, typer.Option("--watch", help="Redraw until everything is done (Ctrl-C to leave).")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How many documents are in each status, and what failed."""
+    with RagClient.from_env() as client:
+        if as_json:
+            print(json.dumps({key.value: count for key, count in client.count_by_status(kb).items()}))
+            return
+        if not watch:
+            console.print(_status_table(client, kb))
+            return
+        with Live(console=console, refresh_per_second=4) as live:
+            while True:
+                counts = client.count_by_status(kb)
+                live.update(_status_table(client, kb))
+                if counts and set(counts) <= SETTLED:
+                    return
+                time.sleep(1.0)
+
+
+def list_documents(
+    kb: KnowledgeBaseOption = "default",
+    status_filter: Annotated[str | None, typer.Option("--status", help="Only documents in this status.")] = None,
+    page: Annotated[int, typer.Option(min=1)] = 1,
+    page_size: Annotated[int, typer.Option(min=1, max=1000)] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """One page of the documents of a knowledge base."""
+    with RagClient.from_env() as client:
+        found = client.documents(kb, status=status_filter, page=page, page_size=page_size)
+    if as_json:
+        for document in found:
+            print_json(document)
+        return
+    table = Table("path", "status", "version", "pages", "chunks", "partition", "error", box=None, header_style="bold")
+    for document in found:
+        error = f"{document.error.stage}: {document.error.message}" if document.error else ""
+        table.add_row(
+            escape(document.source_path),
+            _colored(document.status),
+            f"{document.version}"
+            + ("" if document.live_version == document.version else f" (live {document.live_version})"),
+            _number(document.pages),
+            _number(document.chunk_count),
+            escape(document.partition_key),
+            escape(error),
+        )
+    console.print(table)
+
+
+def retry(
+    document: Annotated[str, typer.Argument(help="Document id, partition key or path.")],
+    wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 600.0,
+) -> None:
+    """Try a FAILED or CANCELED document again, from the stage that failed."""
+    with RagClient.from_env() as client:
+        again = client.retry(document)
+        console.print(f"{escape(again.source_path)} is {_colored(again.status)}")
+        if wait:
+            done = wait_with_progress(client, [again], timeout, quiet=False)
+            if done[0].status is Status.FAILED:
+                raise typer.Exit(1)
+
+
+def search(
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    kb: KnowledgeBaseOption = "default",
+    top_k: Annotated[int, typer.Option("--top-k", min=1, max=100)] = 5,
+    document: Annotated[list[str] | None, typer.Option(help="Only in these documents (id, key or path).")] = None,
+    show_trace: Annotated[bool, typer.Option("--trace", help="How the results came about.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a knowledge base."""
+    with RagClient.from_env() as client:
+        ids = tuple(client.document(each).id for each in document) if document else None
+        run = client.retrieve(kb, question, options=RetrievalOptions(top_k=top_k, document_ids=ids))
+    if as_json:
+        for result in run.results:
+            print_json(result)
+        if show_trace:
+            print_json(run.trace)
+        return
+    print_results(run.results)
+    if show_trace:
+        console.print_json(data=plain(run.trace))
+
+
+def wait_with_progress(
+    client: RagClient, submitted: list[Any], timeout_seconds: float, *, quiet: bool
+) -> list[Document]:
+    """Wait for documents with a live line of counts; failures are printed as they happen."""
+    reported: set[str] = set()
+    started = time.monotonic()
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, disable=quiet
+    ) as progress:
+        task = progress.add_task("waiting")
+
+        def look(found: list[Document]) -> None:
+            settled = sum(each.is_settled for each in found)
+            counts: dict[Status, int] = {}
+            for each in found:
+                counts[each.status] = counts.get(each.status, 0) + 1
+                if each.error is not None and each.status is Status.FAILED and each.id not in reported:
+                    reported.add(each.id)
+                    progress.console.print(
+                        f"[red]failed[/] {escape(each.source_path)} at {each.error.stage} ({each.error.error_class}): "
+                        f"{escape(each.error.message)}"
+                    )
+            rate = settled / max(time.monotonic() - started, 0.001) * 60
+            text = "  ".join(f"{_colored(each)} {count}" for each, count in sorted(counts.items()))
+            progress.update(task, description=f"{settled}/{len(found)}  {text}  {rate:.0f} documents/min")
+
+        return client.wait(submitted, timeout_seconds=timeout_seconds, progress=look)
+
+
+def print_results(results: Any) -> None:
+    """Results for a person: rank, file, page, score, heading, passage."""
+    if not results:
+        console.print("[yellow]nothing found[/]")
+    for result in results:
+        console.print(_result_line(result))
+        console.print(f"   {escape(_shortened(result.text))}", style="default")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON-serialisable data."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line."""
+    print(json.dumps(plain(value), ensure_ascii=False))
+
+
+@contextmanager
+def _spinner(text: str, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn(text + " {task.completed:.0f} files"),
+        console=console,
+        transient=True,
+        disable=quiet,
+    ) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda: progress.advance(task)
+
+
+def _status_table(client: RagClient, kb: str) -> Table:
+    counts = client.count_by_status(kb)
+    table = Table(title=f"{kb}: {sum(counts.values())} documents", box=None, title_justify="left")
+    table.add_column("status")
+    table.add_column("documents", justify="right")
+    for each in Status:
+        if each in counts:
+            table.add_row(_colored(each), str(counts[each]))
+    for document in client.documents(kb, status="FAILED", page_size=10) if Status.FAILED in counts else []:
+        if document.error is not None:
+            table.add_row(
+                f"  [red]{document.error.stage}[/]", escape(f"{document.source_path}: {document.error.message}")
+            )
+    return table
+
+
+def _result_line(result: RetrievalResult) -> str:
+    pages = "" if result.page is None else f", page {result.page}"
+    if result.page_end is not None and result.page_end != result.page:
+        pages = f", pages {result.page}-{result.page_end}"
+    heading = f"  [dim]{escape(' > '.join(result.heading_path))}[/]" if result.heading_path else ""
+    return f"[bold]{result.rank}.[/] [cyan]{escape(result.source_path)}[/]{pages}  score {result.score:.4f}{heading}"
+
+
+def _shortened(text: str, characters: int = 240) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= characters else line[:characters].rstrip() + " ..."
+
+
+def _colored(status_value: Status) -> str:
+    return f"[{_STYLES.get(status_value, 'blue')}]{status_value.value}[/]"
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _error_fields(error: Exception | None) -> dict[str, object]:
+    return {"error": {"code": getattr(error, "code", "error"), "message": str(error)}}

@@ -1,0 +1,41 @@
+"""The command line: `rag-pipeline --help`.
+
+Exit codes: 0 done, 1 something failed (its message says what to do), 2 wrong usage, 130 interrupted.
+"""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from rag_pipeline.cli import demo, documents, inspect, servers
+from rag_pipeline.errors import RagPipelineError
+
+app = typer.Typer(
+    name="rag-pipeline",
+    help="Documents to a searchable, citable knowledge base, as Dagster assets.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (servers, demo, documents, inspect):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line, never a traceback."""
+    try:
+        app()
+    except RagPipelineError as error:
+        Console(stderr=True).print(f"[bold red]error[/] [dim]({error.code})[/] {_escaped(str(error))}", highlight=False)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""One dynamic partition per document, keyed `{knowledge base}.{file name}~{12 hex of the document id}`."""
+
+import dagster as dg
+
+DOCUMENTS = dg.DynamicPartitionsDefinition(name="documents")

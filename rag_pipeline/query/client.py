@@ -1,0 +1,239 @@
+"""The Python client. It never imports Dagster and works with it stopped: actions write state that sensors act on."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
+from rag_pipeline.core.documents import Document, KnowledgeBase, Status
+from rag_pipeline.core.ports import Embedder, ObjectStore, VectorIndex
+from rag_pipeline.errors import ConfigurationError
+from rag_pipeline.intake.submission import Submission, SubmitResult
+from rag_pipeline.query.retrieval import (
+    RetrievalOptions,
+    RetrievalResult,
+    RetrievalRun,
+    StoredChunk,
+    Trace,
+    retrieve,
+)
+from rag_pipeline.settings import Settings
+
+FIRST_POLL_SECONDS = 0.2
+LONGEST_POLL_SECONDS = 2.0
+
+
+class RagClient:
+    """Submit documents, watch them, search them.
+
+    Use it as a context manager:
+
+        with RagClient.from_env() as client:
+            client.create_knowledge_base("handbook")
+            document = client.submit("handbook", "report.pdf")
+            client.wait([document], timeout_seconds=120)
+            results = client.search("handbook", "Who approves travel?")
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from rag_pipeline.adapters.embedders.factory import create_embedder
+        from rag_pipeline.adapters.milvus import MilvusIndex
+        from rag_pipeline.adapters.object_store import MinioObjectStore
+
+        self._settings = settings
+        self._facts = Facts.from_settings(settings)
+        self._objects: ObjectStore = MinioObjectStore.from_settings(settings)
+        self._vectors: VectorIndex = MilvusIndex.from_settings(settings)
+        self._embedder: Embedder = create_embedder(settings)
+        self._submission = Submission(
+            facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
+        )
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """A client for the environment's settings and the embedded servers of the data folder.
+
+        Raises:
+            ConfigurationError: a server's address is not known.
+        """
+        return cls(Settings.load())
+
+    def create_knowledge_base(self, name: str) -> KnowledgeBase:
+        """The knowledge base of that name, made if it does not exist."""
+        return self._facts.knowledge_bases.create(name)
+
+    def knowledge_bases(self) -> list[KnowledgeBase]:
+        """All knowledge bases, by name."""
+        return self._facts.knowledge_bases.all()
+
+    def submit(
+        self,
+        kb: str,
+        content: str | Path | bytes,
+        *,
+        filename: str | None = None,
+        metadata: Mapping[str, object] | None = None,
+        created_by: str | None = None,
+    ) -> Document:
+        """Take one file in and return its PENDING document at once; see `Submission.submit` for the errors."""
+        return self._submission.submit(
+            kb,
+            Path(content) if isinstance(content, str) else content,
+            file_name=filename,
+            metadata=metadata,
+            created_by=created_by,
+        )
+
+    def submit_many(
+        self,
+        kb: str,
+        paths: Sequence[str | Path],
+        *,
+        metadata: Mapping[str, object] | None = None,
+        created_by: str | None = None,
+        progress: Callable[[SubmitResult], None] | None = None,
+    ) -> list[SubmitResult]:
+        """Take in files and folders, one result or error per file; see `Submission.submit_many`."""
+        return self._submission.submit_many(kb, paths, metadata=metadata, created_by=created_by, progress=progress)
+
+    def wait(
+        self,
+        documents: Sequence[Document | SubmitResult],
+        *,
+        timeout_seconds: float,
+        progress: Callable[[list[Document]], None] | None = None,
+    ) -> list[Document]:
+        """Wait until every document is settled (READY, NO_CONTENT, FAILED or CANCELED) and return them as they are.
+
+        Results of `submit_many` without a document are passed over. `progress` is called after every look.
+
+        Raises:
+            TimeoutError: some are not settled in time; the message counts them by status.
+        """
+        ids = [document.id for document in map(_document_of, documents) if document is not None]
+        deadline = time.monotonic() + timeout_seconds
+        pause = FIRST_POLL_SECONDS
+        while True:
+            found = self._facts.documents.many(ids)
+            if progress:
+                progress(found)
+            if all(document.is_settled for document in found):
+                return found
+            if time.monotonic() >= deadline:
+                open_ones = [document.status for document in found if not document.is_settled]
+                counts = ", ".join(f"{open_ones.count(status)} {status}" for status in dict.fromkeys(open_ones))
+                raise TimeoutError(
+                    f"after {timeout_seconds:.0f} s these documents are not done: {counts}; "
+                    "does the Dagster daemon run? (`rag-pipeline up`)"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
+
+    def documents(self, kb: str, *, status: str | None = None, page: int = 1, page_size: int = 20) -> list[Document]:
+        """One page of a knowledge base's documents, oldest first.
+
+        Raises:
+            ResourceNotFoundError: no such knowledge base.
+            ConfigurationError: no such status.
+        """
+        try:
+            wanted = Status(status.upper()) if status else None
+        except ValueError as error:
+            raise ConfigurationError(f"{status!r} is no status; one of {', '.join(Status)}") from error
+        found = self._facts.knowledge_bases.active(kb)
+        return self._facts.documents.list(found.id, status=wanted, page=page, page_size=page_size)
+
+    def count_by_status(self, kb: str) -> dict[Status, int]:
+        """How many documents of a knowledge base are in each status."""
+        return self._facts.documents.count_by_status(self._facts.knowledge_bases.active(kb).id)
+
+    def document(self, document_id: str) -> Document:
+        """One document by id, partition key or source path. Raises `ResourceNotFoundError`."""
+        return self._facts.documents.find(document_id)
+
+    def node_log(self, document_id: str) -> list[NodeLogEntry]:
+        """What every stage did for a document, oldest first."""
+        return node_log(self._facts.engine, self.document(document_id).id)
+
+    def retry(self, document_id: str) -> Document:
+        """Hand a FAILED or CANCELED document back to the pipeline; it goes on from the failed stage."""
+        return self._facts.documents.retry(self.document(document_id).id)
+
+    def search(
+        self, kb: str, question: str, *, top_k: int = 5, document_ids: Sequence[str] | None = None
+    ) -> list[RetrievalResult]:
+        """The best passages for a question; `retrieve` gives the trace as well."""
+        options = RetrievalOptions(top_k=top_k, document_ids=None if document_ids is None else tuple(document_ids))
+        return list(self.retrieve(kb, question, options=options).results)
+
+    def retrieve(self, kb: str, question: str, *, options: RetrievalOptions | None = None) -> RetrievalRun:
+        """Dense and BM25 recall, fused by rank, only passages of versions that are live.
+
+        Raises:
+            ResourceNotFoundError: no such knowledge base.
+            ConfigurationError: the collection was filled by another embedder than the settings name.
+            TemporaryError: every recall channel failed.
+        """
+        found = self._facts.knowledge_bases.active(kb)
+        live = self._facts.live_generation()
+        if live is None:
+            return RetrievalRun(results=(), trace=Trace(query=question, notes=("nothing has been indexed yet",)))
+        generation, embedder_key = live
+        if embedder_key != self._embedder.identity.key:
+            raise ConfigurationError(
+                f"the collection was filled by {embedder_key}, the settings say {self._embedder.identity.key}: "
+                "set RAG_EMBEDDER, RAG_EMBEDDING_MODEL and RAG_EMBEDDING_DIMENSIONS to what filled it"
+            )
+
+        def live_chunks(chunk_ids: Sequence[str]) -> Mapping[str, StoredChunk]:
+            rows = self._facts.chunk_rows.live(chunk_ids, kb_id=found.id)
+            return {chunk_id: _stored_chunk(row) for chunk_id, row in rows.items()}
+
+        return retrieve(
+            question,
+            kb_id=found.id,
+            generation=generation,
+            options=options or RetrievalOptions(),
+            index=self._vectors,
+            embedder=self._embedder,
+            live_chunks=live_chunks,
+        )
+
+    def close(self) -> None:
+        """Free connections."""
+        self._embedder.close()
+        self._facts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _stored_chunk(row: Mapping[str, Any]) -> StoredChunk:
+    return StoredChunk(
+        chunk_id=row["id"],
+        document_id=row["document_id"],
+        kb_id=row["kb_id"],
+        version=row["version"],
+        file_name=row["file_name"],
+        source_path=row["source_path"],
+        text=row["content"],
+        start=row["start_offset"],
+        end=row["end_offset"],
+        parent_id=row["parent_id"],
+        heading_path=tuple(row["heading_path"]),
+        page=row["page"],
+        page_end=row["page_end"],
+        metadata={**row["document_metadata"], **row["locator"]},
+    )
+
+
+def _document_of(given: Document | SubmitResult) -> Document | None:
+    return given.document if isinstance(given, SubmitResult) else given

@@ -24,6 +24,8 @@ _MIN_GAP = 0.75
 _PROSE_LENGTH = 18
 """Mean length of a column's lines from which they may be prose."""
 _PROSE_FILL = 0.6
+_LONE_GAP = 1.8
+"""Narrowest gap in font sizes that makes a table of only two rows and two columns."""
 _MAX_DEPTH = 6
 
 
@@ -120,6 +122,8 @@ def _find_run(rows: list[Row], first: int) -> _Run | None:
         if len(rows[last]) > 1 or not _is_one_sided(rows[first : last + 1], gaps):
             last_shared = last
     if last_shared == first or not gaps:
+        return None
+    if last_shared == first + 1 and len(gaps) == 1 and gaps[0][1] - gaps[0][0] < _LONE_GAP * row[0].size:
         return None
     return _Run(first, last, gaps)
 

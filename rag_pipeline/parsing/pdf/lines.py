@@ -11,6 +11,8 @@ from rag_pipeline.parsing.pdf.words import Word
 
 SEGMENT_GAP = 0.9
 """A gap wider than this, in font sizes, may be a column boundary; justified text rarely stretches a blank so far."""
+_BACK_STEP = 0.6
+"""How far a word may start before the end of the one before it, in font sizes: kerning, italics."""
 LIST_MARK = re.compile(r"[•‣⁃∙▪▫◦○●■□◆◇➢➤✓✔❖·\uf0b7\uf0a7\uf0d8\uf06e\-–—*o]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]")
 _MARK_GAP = 4.0
 """A list mark belongs to the text at most this many font sizes to its right."""
@@ -36,6 +38,7 @@ class Segment:
     bottom: float
     table: Table | None = None
     """Set on the stand-in for a ruled table, whose words it holds."""
+    _text: str | None = None
 
     @property
     def box(self) -> Box:
@@ -45,21 +48,14 @@ class Segment:
     @property
     def text(self) -> str:
         """The words with blanks where they belong."""
-        return join_words(self.words)
+        if self._text is None:
+            self._text = join_words(self.words)
+        return self._text
 
     @property
     def size(self) -> float:
         """Font size of the longest word: a raised footnote mark does not count."""
         return max(self.words, key=lambda word: len(word.text)).style.size
-
-    def add(self, word: Word) -> None:
-        """Append a word at the right."""
-        self.words.append(word)
-        # Conditions instead of min() and max(): this runs for every word of a page.
-        self.left = min(self.left, word.left)
-        self.top = min(self.top, word.top)
-        self.right = max(self.right, word.right)
-        self.bottom = max(self.bottom, word.bottom)
 
 
 Row = list[Segment]
@@ -68,12 +64,15 @@ Row = list[Segment]
 
 def segment_of(words: list[Word]) -> Segment:
     """One segment of these words."""
+    if len(words) == 1:
+        word = words[0]
+        return Segment(words, word.left, word.top, word.right, word.bottom)
     return Segment(
         words,
-        min(word.left for word in words),
-        min(word.top for word in words),
-        max(word.right for word in words),
-        max(word.bottom for word in words),
+        min([word.left for word in words]),
+        min([word.top for word in words]),
+        max([word.right for word in words]),
+        max([word.bottom for word in words]),
     )
 
 
@@ -84,17 +83,21 @@ def table_segment(table: Table) -> Segment:
 
 def build_segments(words: Iterable[Word]) -> list[Segment]:
     """Join words that follow each other in the content stream and on the page."""
-    segments: list[Segment] = []
-    current: Segment | None = None
-    previous: Word | None = None
+    runs: list[list[Word]] = []
+    top = bottom = right = size = 0.0
     for word in words:
-        if current is not None and previous is not None and _follows(previous, word):
-            current.add(word)
+        _, left, word_top, word_right, word_bottom, style, _, _, _ = word
+        limit = size if size > style.size else style.size
+        # Written without min() and max(): this runs for every word of a page.
+        low = bottom if bottom < word_bottom else word_bottom
+        high = top if top > word_top else word_top
+        less = bottom - top if bottom - top < word_bottom - word_top else word_bottom - word_top
+        if runs and -_BACK_STEP * limit <= left - right <= SEGMENT_GAP * limit and low - high >= 0.4 * less:
+            runs[-1].append(word)
         else:
-            current = Segment([word], word.left, word.top, word.right, word.bottom)
-            segments.append(current)
-        previous = word
-    return segments
+            runs.append([word])
+        top, right, bottom, size = word_top, word_right, word_bottom, style.size
+    return [segment_of(run) for run in runs]
 
 
 def build_rows(segments: Sequence[Segment]) -> list[Row]:
@@ -124,10 +127,13 @@ def join_words(words: Sequence[Word]) -> str:
     if len(words) == 1:
         return words[0].text
     pieces = [words[0].text]
-    for before, word in itertools.pairwise(words):
-        if _needs_blank(before, word):
+    before = words[0]
+    for word in itertools.islice(words, 1, None):
+        # The usual case first: blanks between words in the file, and not Chinese or Japanese.
+        if (before.end != word.start and word.text[0] < "\u2e80") or _needs_blank(before, word):
             pieces.append(" ")
         pieces.append(word.text)
+        before = word
     return "".join(pieces)
 
 
@@ -145,15 +151,6 @@ def _needs_blank(before: Word, word: Word) -> bool:
     if is_unspaced(before.text[-1]) and is_unspaced(word.text[0]):
         return word.left - before.right > 0.6 * word.style.size
     return True
-
-
-def _follows(before: Word, word: Word) -> bool:
-    size = max(before.style.size, word.style.size)
-    gap = word.left - before.right
-    if gap > SEGMENT_GAP * size or gap < -0.6 * size:
-        return False
-    overlap = min(before.bottom, word.bottom) - max(before.top, word.top)
-    return overlap >= 0.4 * min(before.bottom - before.top, word.bottom - word.top)
 
 
 def _join_close(row: Row) -> Row:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rag_pipeline.parsing.pdf.geometry import Box
-from rag_pipeline.parsing.pdf.lines import build_rows, build_segments, join_words, row_words
-from rag_pipeline.parsing.pdf.tables import Table, drop_empty_columns
+from rag_pipeline.parsing.pdf.lines import Table, build_rows, build_segments, join_words, row_words
+from rag_pipeline.parsing.pdf.tables import drop_empty_columns
 from rag_pipeline.parsing.pdf.words import Word
 
 _TOUCH = 3.0

@@ -17,6 +17,15 @@ import pypdfium2.raw as pdfium_c
 
 from rag_pipeline.parsing.pdf.characters import LINE_END_HYPHEN, REPLACEMENT, clean_word, is_unspaced
 from rag_pipeline.parsing.pdf.geometry import Affine, Box, frame_transform
+from rag_pipeline.parsing.pdf.native import (
+    address_of,
+    get_font,
+    get_font_size,
+    get_loose_box,
+    get_matrix,
+    get_render_mode,
+    get_text_object,
+)
 
 Token = tuple[str, int, int]
 """Text, first character, character after the last."""
@@ -60,6 +69,9 @@ class Word(NamedTuple):
     end: int
     direction: int
     """Frame of the coordinates: that of the style, or 270 for vertical Chinese and Japanese."""
+
+
+_UNKNOWN_STYLE = Style(10.0, False, False, "", 0, False)
 
 
 class PageText(NamedTuple):
@@ -111,7 +123,9 @@ class _WordReader:
         }
         self._to_frame[-1] = self._to_frame[0]
         self._box = pdfium_c.FS_RECTF()
-        self._styles: dict[int, Style] = {}
+        self._address = address_of(textpage)
+        self._matrix = pdfium_c.FS_MATRIX()
+        self._styles: dict[int | None, Style] = {}
         self._fonts: dict[int, tuple[str, bool, bool]] = {}
 
     def read(self, tokens: Sequence[Token]) -> list[Word]:
@@ -129,15 +143,15 @@ class _WordReader:
 
     def _ends(self, tokens: Sequence[Token]) -> tuple[list[list[float]], list[bool]]:
         """Boxes around first and last characters in display coordinates, and whether the two are on one level."""
-        get = pdfium_c.FPDFText_GetLooseCharBox
         size = ctypes.sizeof(pdfium_c.FS_RECTF)
         buffer = bytearray(2 * size * len(tokens))
-        first = pdfium_c.FS_RECTF.from_buffer(buffer)
-        offset = 0
+        holder = ctypes.c_char.from_buffer(buffer)
+        address = ctypes.addressof(holder)
+        textpage = self._address
         for _, start, end in tokens:
-            get(self._textpage, start, ctypes.byref(first, offset))
-            get(self._textpage, end - 1, ctypes.byref(first, offset + size))
-            offset += 2 * size
+            get_loose_box(textpage, start, address)
+            get_loose_box(textpage, end - 1, address + size)
+            address += 2 * size
         user = np.frombuffer(buffer, np.float32).reshape(len(tokens), 2, 2, 2).astype(float)
         # The last axis is x, y; the one before it holds the corners left-top and right-bottom.
         xx, xy, x0, yx, yy, y0 = self._to_display
@@ -187,34 +201,31 @@ class _WordReader:
             begin = index
 
     def _style(self, index: int) -> Style:
-        text_object = pdfium_c.FPDFText_GetTextObject(self._textpage, index)
-        if not text_object:
-            return Style(self._box.top - self._box.bottom or 1.0, False, False, "", 0, False)
-        address = ctypes.addressof(text_object.contents)
-        style = self._styles.get(address)
+        text_object = get_text_object(self._address, index)
+        style = self._styles.get(text_object)
         if style is None:
-            style = self._styles[address] = self._read_style(text_object, index)
+            style = self._read_style(text_object, index) if text_object else _UNKNOWN_STYLE
+            self._styles[text_object] = style
         return style
 
-    def _read_style(self, text_object: "ctypes._Pointer[ctypes.Structure]", index: int) -> Style:
-        font = pdfium_c.FPDFTextObj_GetFont(text_object)
-        name, bold, italic = self._font(font)
-        matrix = pdfium_c.FS_MATRIX()
-        pdfium_c.FPDFText_GetMatrix(self._textpage, index, matrix)
-        size = pdfium_c.FPDFText_GetFontSize(self._textpage, index) * math.hypot(matrix.c, matrix.d)
+    def _read_style(self, text_object: int, index: int) -> Style:
+        name, bold, italic = self._font(get_font(text_object))
+        matrix = self._matrix
+        get_matrix(self._address, index, ctypes.addressof(matrix))
+        size = get_font_size(self._address, index) * math.hypot(matrix.c, matrix.d)
         if not 0.1 <= size <= 10_000:
             size = 10.0
         run_x = self._to_display.xx * matrix.a + self._to_display.xy * matrix.b
         run_y = self._to_display.yx * matrix.a + self._to_display.yy * matrix.b
-        mode = pdfium_c.FPDFTextObj_GetTextRenderMode(text_object)
-        return Style(round(size, 1), bold, italic, name, _quantize(run_x, run_y), mode == _INVISIBLE)
+        invisible = get_render_mode(text_object) == _INVISIBLE
+        return Style(round(size, 1), bold, italic, name, _quantize(run_x, run_y), invisible)
 
-    def _font(self, font: "ctypes._Pointer[ctypes.Structure]") -> tuple[str, bool, bool]:
-        if not font:
+    def _font(self, address: int | None) -> tuple[str, bool, bool]:
+        if not address:
             return "", False, False
-        address = ctypes.addressof(font.contents)
         known = self._fonts.get(address)
         if known is None:
+            font = ctypes.cast(address, pdfium_c.FPDF_FONT)
             buffer = ctypes.create_string_buffer(256)
             length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, 256)
             name = buffer.raw[: max(min(length, 256) - 1, 0)].decode("utf-8", "replace")
@@ -262,9 +273,8 @@ def drop_repeated(words: Iterable[Word]) -> list[Word]:
             limit = 0.3 * word.style.size
             left, top, direction = word.left, word.top, word.direction
             for other in near:
-                if -limit < other.left - left < limit and -limit < other.top - top < limit:
-                    if other.direction == direction:
-                        break
+                if abs(other.left - left) < limit and abs(other.top - top) < limit and other.direction == direction:
+                    break
             else:
                 near.append(word)
                 kept.append(word)

@@ -87,8 +87,8 @@ def onboarding() -> WordDocument:
     document.add_heading("Working from home", 1)
     document.add_paragraph(
         "After the fourth week you may work from home on up to three days a week. Tuesday is the day on which "
-        "everybody is in the office. Working from another country is possible for 20 days a year within the European Union "
-        "and needs a form from the people team (A1 certificate) four weeks ahead."
+        "everybody is in the office. Working from another country is possible for 20 days a year within the European "
+        "Union and needs a form from the people team (A1 certificate) four weeks ahead."
     )
     return document
 
@@ -172,8 +172,8 @@ def field_report(path: Path) -> None:
         ),
         Paragraph(
             "Fouling stays the main cause and accounts for 61 % of the lost values. It is worst in sewage works "
-            "between June and August, when the water is warmer than 18 degrees. Batteries account for 24 % and the network "
-            "for 15 %.",
+            "between June and August, when the water is warmer than 18 degrees. Batteries account for 24 % and the "
+            "network for 15 %.",
             text,
         ),
         Paragraph("2 How the figures were obtained", heading),
@@ -189,8 +189,8 @@ def field_report(path: Path) -> None:
         Paragraph(
             "The wiper blade of the FS-200 has to be replaced every 180 days in rivers and reservoirs and every 75 "
             "days in sewage works. Probes whose blade was older lost four times as many values as the others. The "
-            "optical window is cleaned with a soft cloth and citric acid at 5 %; alcohol makes the seal brittle and must not "
-            "be used.",
+            "optical window is cleaned with a soft cloth and citric acid at 5 %; alcohol makes the seal brittle and must "
+            "not be used.",
             text,
         ),
         Paragraph(

@@ -189,8 +189,8 @@ def field_report(path: Path) -> None:
         Paragraph(
             "The wiper blade of the FS-200 has to be replaced every 180 days in rivers and reservoirs and every 75 "
             "days in sewage works. Probes whose blade was older lost four times as many values as the others. The "
-            "optical window is cleaned with a soft cloth and citric acid at 5 %; alcohol makes the seal brittle and must "
-            "not be used.",
+            "optical window is cleaned with a soft cloth and citric acid at 5 %; alcohol makes the seal brittle and "
+            "must not be used.",
             text,
         ),
         Paragraph(

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rag_pipeline.core.documents import SETTLED, Document, Status
+from rag_pipeline.core.documents import SETTLED, SHORTEST_ID, Document, Status
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.retrieval import RetrievalOptions, RetrievalResult
 
@@ -111,18 +111,22 @@ def list_documents(
         for document in found:
             print_json(document)
         return
-    table = Table("path", "status", "version", "pages", "chunks", "partition", "error", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("path", overflow="fold", ratio=3)
+    for name in ("status", "version", "live", "pages", "chunks"):
+        table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right")
+    table.add_column("id", no_wrap=True)
+    table.add_column("error", overflow="fold", ratio=4)
     for document in found:
-        error = f"{document.error.stage}: {document.error.message}" if document.error else ""
         table.add_row(
             escape(document.source_path),
             _colored(document.status),
-            f"{document.version}"
-            + ("" if document.live_version == document.version else f" (live {document.live_version})"),
+            str(document.version),
+            _number(document.live_version),
             _number(document.pages),
             _number(document.chunk_count),
-            escape(document.partition_key),
-            escape(error),
+            document.id[:SHORTEST_ID],
+            escape(f"{document.error.stage}: {document.error.message}" if document.error else ""),
         )
     console.print(table)
 

@@ -7,8 +7,9 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from rag_pipeline.cli import demo, documents, inspect, servers
+from rag_pipeline.cli import demo, documents, servers
 from rag_pipeline.errors import RagPipelineError
 
 app = typer.Typer(
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (servers, demo, documents, inspect):
+for module in (servers, demo, documents):
     module.register(app)
 
 
@@ -26,15 +27,12 @@ def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     try:
         app()
-    except RagPipelineError as error:
-        Console(stderr=True).print(f"[bold red]error[/] [dim]({error.code})[/] {_escaped(str(error))}", highlight=False)
+    except (RagPipelineError, TimeoutError) as error:
+        code = f" [dim]({error.code})[/]" if isinstance(error, RagPipelineError) else ""
+        Console(stderr=True).print(f"[bold red]error[/]{code} {escape(str(error))}", highlight=False)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 if __name__ == "__main__":

@@ -52,16 +52,25 @@ STATUS_DURING: Mapping[Stage, Status] = {
 }
 """The status is set before the stage begins, so a crash leaves the last stage started."""
 
+SHORTEST_ID = 12
+"""Hex digits of a document id that are enough to name it; they end its partition key as well."""
+
 WORKING = frozenset(STATUS_DURING.values())
 SETTLED = frozenset({Status.READY, Status.NO_CONTENT, Status.FAILED, Status.CANCELED})
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset(WORKING | {Status.FAILED, Status.CANCELING, Status.DELETING}),
-    Status.PARSING: frozenset(
-        {Status.PARSING, Status.CHUNKING, Status.NO_CONTENT, Status.PENDING, Status.FAILED, Status.CANCELING}
-    ),
+    Status.PARSING: frozenset(WORKING | {Status.NO_CONTENT, Status.PENDING, Status.FAILED, Status.CANCELING}),
     Status.CHUNKING: frozenset(
-        {Status.CHUNKING, Status.EMBEDDING, Status.NO_CONTENT, Status.PENDING, Status.FAILED, Status.CANCELING}
+        {
+            Status.CHUNKING,
+            Status.EMBEDDING,
+            Status.INDEXING,
+            Status.NO_CONTENT,
+            Status.PENDING,
+            Status.FAILED,
+            Status.CANCELING,
+        }
     ),
     Status.EMBEDDING: frozenset({Status.EMBEDDING, Status.INDEXING, Status.PENDING, Status.FAILED, Status.CANCELING}),
     Status.INDEXING: frozenset({Status.INDEXING, Status.READY, Status.PENDING, Status.FAILED, Status.CANCELING}),
@@ -72,7 +81,10 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.CANCELED: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
     Status.DELETING: frozenset(),
 }
-"""Allowed next states. WORKING -> PENDING hands a document back (a partial materialization, a dead run)."""
+"""Allowed next states. WORKING -> PENDING hands a document back (a partial materialization, a dead run).
+
+A stage with nothing to do is passed over, so work goes forward by one state or more, and never back.
+"""
 
 
 def allowed_from(target: Status) -> tuple[Status, ...]:

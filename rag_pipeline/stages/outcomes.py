@@ -13,6 +13,9 @@ from rag_pipeline.stages.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
+INTERNAL_ERROR_CHARACTERS = 300
+"""Drivers put statements with their parameters into messages: documents keep the gist, the log the rest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
@@ -68,7 +71,8 @@ def failed(item: WorkItem, stage: Stage, error: Exception, milliseconds: int = 0
     """The outcome of a document that failed; an error that is not ours is a fault of ours and is logged whole."""
     if not isinstance(error, RagPipelineError):
         logger.error("%s failed for %s", stage, item.partition_key, exc_info=error)
-        error = InternalError(f"unexpected {type(error).__name__} in {stage}: {error}")
+        first_line = next(iter(str(error).splitlines()), "")[:INTERNAL_ERROR_CHARACTERS]
+        error = InternalError(f"unexpected {type(error).__name__}: {first_line} (the run's log has it whole)")
     return StageOutcome(item=item, stage=stage, kind=OutcomeKind.FAILED, error=error, milliseconds=milliseconds)
 
 

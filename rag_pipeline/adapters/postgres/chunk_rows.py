@@ -156,7 +156,8 @@ class ChunkRows:
             }
 
     def add_paid(self, embedder: str, item: WorkItem, artefact_key: str, input_hashes: Sequence[str]) -> None:
-        """Note that the vectors of these inputs lie in an artefact, at their position."""
+        """Note that the vectors of these inputs lie in an artefact, at their position; repeated inputs count once."""
+        positions = {input_hash: position for position, input_hash in reversed(list(enumerate(input_hashes)))}
         rows = [
             {
                 "embedder": embedder,
@@ -166,7 +167,7 @@ class ChunkRows:
                 "artefact_key": artefact_key,
                 "position": position,
             }
-            for position, input_hash in enumerate(input_hashes)
+            for input_hash, position in positions.items()
         ]
         with transaction(self._engine) as connection:
             connection.execute(_ADD_PAID, {"rows": json.dumps(rows)})

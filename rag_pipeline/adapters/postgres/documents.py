@@ -8,7 +8,15 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
-from rag_pipeline.core.documents import SETTLED, Document, DocumentError, KnowledgeBase, Status, allowed_from
+from rag_pipeline.core.documents import (
+    SETTLED,
+    SHORTEST_ID,
+    Document,
+    DocumentError,
+    KnowledgeBase,
+    Status,
+    allowed_from,
+)
 from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
 
 _RETRIED_BY_SUBMIT = (Status.FAILED, Status.CANCELED)
@@ -92,14 +100,20 @@ class Documents:
         return [found[each] for each in document_ids if each in found]
 
     def find(self, text: str) -> Document:
-        """The document with this id, partition key or source path (the newest if several knowledge bases have it).
+        """The document with this id (or its first digits), partition key or source path.
+
+        The newest is taken if several knowledge bases have the path.
 
         Raises:
             ResourceNotFoundError: none.
         """
         statement = (
             _SELECT.where(
-                sa.or_(documents.c.id == text, documents.c.partition_key == text, documents.c.source_path == text)
+                sa.or_(
+                    documents.c.partition_key == text,
+                    documents.c.source_path == text,
+                    documents.c.id.startswith(text, autoescape=True) if len(text) >= SHORTEST_ID else sa.false(),
+                )
             )
             .order_by(documents.c.created_at.desc())
             .limit(1)

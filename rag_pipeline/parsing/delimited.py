@@ -158,7 +158,9 @@ def _add_table(builder: DocumentBuilder, rows: list[list[str]]) -> None:
         first = preamble + 2 + start
         metadata = {"rows": f"{first}-{first + len(group) - 1}"} if group else {}
         table = [header, *group]
-        builder.add_block(BlockType.TABLE, markdown_table(table), rows=table, metadata=metadata)
+        # A bar inside a value stays as it is: people search for the value, and the exact cells are in `rows`.
+        text = markdown_table(table).replace("\\|", "|")
+        builder.add_block(BlockType.TABLE, text, rows=table, metadata=metadata)
 
 
 def _add_records(builder: DocumentBuilder, columns: Sequence[str], body: list[list[str]], *, first_row: int) -> None:

@@ -4,8 +4,10 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import psycopg2
 import psycopg2.sql
 import pytest
@@ -15,6 +17,11 @@ from sqlalchemy import make_url
 
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
+
+hypothesis.settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +45,20 @@ def settings(servers: Settings, tmp_path: Path) -> Iterator[Settings]:
 
     The databases are empty: no migration has run.
     """
+    with own_settings(servers, tmp_path) as own:
+        yield own
+
+
+@contextmanager
+def own_settings(servers: Settings, folder: Path) -> Iterator[Settings]:
+    """Settings on the session's servers that nobody else shares; everything in the servers is removed at the end."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     databases = (name, f"{name}_dagster")
     for database in databases:
         _execute(servers, "CREATE DATABASE {}", database)
     own = servers.model_copy(
         update={
-            "data_dir": tmp_path / "data",
+            "data_dir": folder / "data",
             "postgres_url": _with_database(servers, databases[0]),
             "dagster_postgres_url": _with_database(servers, databases[1]),
             "s3_bucket": name.replace("_", "-"),

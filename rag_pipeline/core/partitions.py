@@ -9,21 +9,24 @@ from rag_pipeline.errors import InvalidFileNameError
 
 MAX_PARTITION_KEY = 100
 """Characters; longer keys make the partition list of the Dagster UI unreadable."""
-MAX_SOURCE_PATH = 1000
+MAX_SOURCE_PATH = 2_000
+"""Bytes in UTF-8: the path is in a unique index, whose rows PostgreSQL limits to 2,704 bytes."""
 MAX_FILE_NAME = 255
 """Characters, as in most file systems' limit (there in bytes)."""
 
 _NOT_ALLOWED = regex.compile(r"[^\p{L}\p{M}\p{N}._\-]+")
+_DOTS = regex.compile(r"\.{2,}")
 _CONTROL = regex.compile(r"[\p{Cc}\p{Cs}\u2028\u2029]")
 
 
 def partition_key(kb_name: str, file_name: str, document_id: str) -> str:
     """`{kb}.{file name}~{12 hex of the document id}`: letters of any script, digits and `._-~`.
 
-    Commas, blanks and slashes in keys break the Dagster UI; the id keeps keys apart and is never cut.
+    Commas, blanks, slashes and "..." (a range) in keys break the Dagster UI; the id keeps keys apart and is never cut.
     """
     suffix = f"~{document_id.replace('-', '')[:12]}"
     readable = _NOT_ALLOWED.sub("-", unicodedata.normalize("NFC", f"{kb_name}.{file_name}"))
+    readable = _DOTS.sub(".", readable)
     return _cut(readable, MAX_PARTITION_KEY - len(suffix)) + suffix
 
 
@@ -33,22 +36,22 @@ def source_path(given: str) -> str:
     Raises:
         InvalidFileNameError: it is absolute, climbs with `..`, is empty, too long, or holds control characters.
     """
-    path = unicodedata.normalize("NFC", given)
-    windows = PureWindowsPath(path)
-    parts = PurePosixPath(path.replace("\\", "/")).parts if "\\" in path else PurePosixPath(path).parts
-    if not parts or not path.strip():
+    parts = PurePosixPath(unicodedata.normalize("NFC", given).replace("\\", "/")).parts
+    clean = "/".join(parts)
+    if not parts or not parts[-1].strip():
         raise InvalidFileNameError("the file name is empty")
-    if windows.drive or parts[0] == "/" or ".." in parts or path.startswith("~"):
+    if PureWindowsPath(clean).drive or parts[0].startswith(("/", "~")) or ".." in parts:
         raise InvalidFileNameError(
             f"{given!r} is not a plain relative path: give a name below the folder, without '..'"
         )
-    if _CONTROL.search(path):
+    if _CONTROL.search(clean):
         raise InvalidFileNameError(f"{given!r} holds control characters: rename the file")
-    clean = "/".join(parts)
-    if len(clean) > MAX_SOURCE_PATH or len(parts[-1]) > MAX_FILE_NAME:
+    if len(parts[-1]) > MAX_FILE_NAME:
         raise InvalidFileNameError(
             f"the file name {parts[-1][:60]!r}... is over {MAX_FILE_NAME} characters: shorten it"
         )
+    if len(clean.encode()) > MAX_SOURCE_PATH:
+        raise InvalidFileNameError(f"the path {clean[:60]!r}... is over {MAX_SOURCE_PATH} bytes: use fewer folders")
     return clean
 
 

@@ -26,8 +26,9 @@ class Chunk:
     header is repeated in front (then the text ends with that span)."""
     end: int
     tokens: int
-    """By the chunker's token counter."""
+    """Of `embedded_text`, by the chunker's token counter."""
     heading_path: tuple[str, ...] = ()
+    """Titles of the headings above, outermost first; shortened where it would fill a quarter of the chunk."""
     section: int = 0
     """Number of the section (parent) that the chunk belongs to, for small-to-big; its chunks are adjacent."""
     page: int | None = None
@@ -39,7 +40,12 @@ class Chunk:
     @property
     def embedded_text(self) -> str:
         """What is embedded and analysed for BM25: the heading path in front of the text, which stays as it is."""
-        return "\n".join((" > ".join(self.heading_path), self.text)) if self.heading_path else self.text
+        return with_heading_path(self.heading_path, self.text)
+
+
+def with_heading_path(heading_path: tuple[str, ...], text: str) -> str:
+    """The text with the line of its headings in front, if there are any."""
+    return "\n".join((" > ".join(heading_path), text)) if heading_path else text
 
 
 def chunk_id(document_id: str, version: int, index: int) -> str:

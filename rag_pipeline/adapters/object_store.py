@@ -21,6 +21,7 @@ from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from urllib3.util import Retry, Timeout
 
+from rag_pipeline.adapters.object_listing import list_in_key_order
 from rag_pipeline.core.ports import ObjectInfo, ObjectStore
 from rag_pipeline.errors import (
     ConfigurationError,
@@ -67,6 +68,7 @@ class MinioObjectStore(ObjectStore):
             raise ConfigurationError(f"RAG_S3_BUCKET={bucket!r}: 3 to 63 lower-case letters, digits, '.' and '-'")
         self._endpoint = f"{parts.scheme}://{parts.netloc}"
         self._bucket = bucket
+        self._lists_depth_first: bool | None = None
         retries = Retry(
             total=RETRIES,
             read=1,
@@ -76,15 +78,16 @@ class MinioObjectStore(ObjectStore):
             raise_on_status=False,
             respect_retry_after_header=False,
         )
+        self._http = urllib3.PoolManager(
+            maxsize=CONNECTIONS, timeout=Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS), retries=retries
+        )
         self._client = Minio(
             parts.netloc,
             access_key=access_key,
             secret_key=secret_key,
             secure=parts.scheme == "https",
             region=region,
-            http_client=urllib3.PoolManager(
-                maxsize=CONNECTIONS, timeout=Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS), retries=retries
-            ),
+            http_client=self._http,
         )
 
     @classmethod
@@ -159,13 +162,19 @@ class MinioObjectStore(ObjectStore):
 
     def list(self, prefix: str, *, start_after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
         """Objects in key order, read page by page while the caller iterates."""
-        found = self._client.list_objects(self._bucket, prefix=prefix, recursive=True, start_after=start_after or None)
+        with self._translated(prefix):
+            if self._walks_folders():
+                found = list_in_key_order(self._client, self._bucket, prefix=prefix, start_after=start_after)
+            else:
+                found = self._client.list_objects(
+                    self._bucket, prefix=prefix, recursive=True, start_after=start_after or None
+                )
         for _ in itertools.count() if limit is None else range(limit):
             with self._translated(prefix):
                 item = next(found, None)
             if item is None:
                 return
-            yield _info(item.object_name, item)
+            yield _info(str(item.object_name), item)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, up to `DELETE_KEYS` per request; missing ones are fine."""
@@ -178,6 +187,13 @@ class MinioObjectStore(ObjectStore):
                 first = refused[0]
                 message = f"{len(refused)} of {len(group)} objects not deleted; {first.name!r}: {first.code}"
                 raise _by_code(first.code, message)
+
+    def _walks_folders(self) -> bool:
+        """Whether the server is nanio, which says only that it runs on uvicorn; see `object_listing`."""
+        if self._lists_depth_first is None:
+            response = self._http.request("HEAD", self._endpoint)
+            self._lists_depth_first = response.headers.get("Server", "") == "uvicorn"
+        return self._lists_depth_first
 
     def _put(self, key: str, stream: BinaryIO, length: int, content_type: str) -> str:
         result = self._client.put_object(

@@ -139,9 +139,9 @@ def join_words(words: Sequence[Word]) -> str:
 
 def row_words(row: Row) -> list[Word]:
     """The words of a row in reading order: by position, or as written where the script runs right to left."""
-    words = [word for segment in row for word in segment.words]
+    words = row[0].words if len(row) == 1 else [word for segment in row for word in segment.words]
     if any(is_right_to_left(word.text) for word in words):
-        words.sort(key=lambda word: word.start)
+        return sorted(words, key=lambda word: word.start)
     return words
 
 

@@ -40,6 +40,7 @@ class Piece:
 @dataclass(slots=True)
 class _Line:
     words: list[Word]
+    text: str
     box: Box
     size: float
     bold: bool
@@ -97,12 +98,16 @@ def _line(row: Row) -> _Line:
     box = row[0].box
     for segment in row[1:]:
         box = box.union(segment.box)
+    text = row[0].text if len(row) == 1 and words is row[0].words else join_words(words)
+    style = words[0].style
+    if all(word.style is style for word in words):
+        return _Line(words, text, box, style.size, style.bold)
     sizes: Counter[float] = Counter()
     bold = 0
     for word in words:
         sizes[word.style.size] += len(word.text)
         bold += len(word.text) * word.style.bold
-    return _Line(words, box, sizes.most_common(1)[0][0], bold > 0.8 * sizes.total())
+    return _Line(words, text, box, sizes.most_common(1)[0][0], bold > 0.8 * sizes.total())
 
 
 def _paragraphs(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
@@ -163,21 +168,19 @@ def _has_field(line: _Line) -> bool:
 
 
 def _piece(group: Sequence[_Line], direction: int, width: float, height: float) -> Piece:
-    text = join_words(group[0].words)
+    text = group[0].text
     box = group[0].box
     right = max(line.box.right for line in group)
     for before, line in itertools.pairwise(group):
         first = line.words[0]
         fits = before.box.right + (first.right - first.left) + 0.5 * line.size < right - 0.5 * line.size
-        text = join_lines(text, join_words(line.words), deliberate=fits and len(first.text) > 0)
+        text = join_lines(text, line.text, deliberate=fits and len(first.text) > 0)
         box = box.union(line.box)
     return Piece(
         text=text,
         box=frame_to_display(box, direction, width, height),
         lines=len(group),
-        size=max(group, key=lambda line: visible_length(join_words(line.words))).size
-        if len(group) > 1
-        else group[0].size,
+        size=max(group, key=lambda line: visible_length(line.text)).size if len(group) > 1 else group[0].size,
         bold=all(line.bold for line in group),
         type=_type(group, text),
         indent=group[0].box.left,

@@ -125,14 +125,18 @@ class _WordReader:
         self._box = pdfium_c.FS_RECTF()
         self._address = address_of(textpage)
         self._matrix = pdfium_c.FS_MATRIX()
+        self._matrix_address = ctypes.addressof(self._matrix)
         self._styles: dict[int | None, Style] = {}
+        self._looks: dict[tuple[object, ...], Style] = {}
         self._fonts: dict[int, tuple[str, bool, bool]] = {}
 
     def read(self, tokens: Sequence[Token]) -> list[Word]:
         """Words of the tokens, in order."""
         words: list[Word] = []
+        styles, textpage = self._styles, self._address
         for (token, start, end), (left, top, right, bottom), is_level in zip(tokens, *self._ends(tokens), strict=True):
-            style = self._style(start)
+            text_object = get_text_object(textpage, start)
+            style = styles.get(text_object) or self._style(text_object, start)
             text = token if token.isascii() and token.isprintable() else self._clean(token, end)
             if style.direction == 0 and is_level and right - left <= 1.6 * style.size * (end - start) + 1:
                 if text:
@@ -200,25 +204,26 @@ class _WordReader:
                 yield Word(piece, *box, style, start + begin, start + index, direction)
             begin = index
 
-    def _style(self, index: int) -> Style:
-        text_object = get_text_object(self._address, index)
-        style = self._styles.get(text_object)
-        if style is None:
-            style = self._read_style(text_object, index) if text_object else _UNKNOWN_STYLE
-            self._styles[text_object] = style
+    def _style(self, text_object: int | None, index: int) -> Style:
+        style = self._styles[text_object] = self._read_style(text_object, index) if text_object else _UNKNOWN_STYLE
         return style
 
     def _read_style(self, text_object: int, index: int) -> Style:
-        name, bold, italic = self._font(get_font(text_object))
         matrix = self._matrix
-        get_matrix(self._address, index, ctypes.addressof(matrix))
-        size = get_font_size(self._address, index) * math.hypot(matrix.c, matrix.d)
-        if not 0.1 <= size <= 10_000:
-            size = 10.0
-        run_x = self._to_display.xx * matrix.a + self._to_display.xy * matrix.b
-        run_y = self._to_display.yx * matrix.a + self._to_display.yy * matrix.b
-        invisible = get_render_mode(text_object) == _INVISIBLE
-        return Style(round(size, 1), bold, italic, name, _quantize(run_x, run_y), invisible)
+        get_matrix(self._address, index, self._matrix_address)
+        font, font_size = get_font(text_object), get_font_size(self._address, index)
+        is_invisible = get_render_mode(text_object) == _INVISIBLE
+        key = (font, font_size, is_invisible, matrix.a, matrix.b, matrix.c, matrix.d)
+        style = self._looks.get(key)
+        if style is None:
+            name, bold, italic = self._font(font)
+            size = font_size * math.hypot(matrix.c, matrix.d)
+            run_x = self._to_display.xx * matrix.a + self._to_display.xy * matrix.b
+            run_y = self._to_display.yx * matrix.a + self._to_display.yy * matrix.b
+            shown = round(size, 1) if 0.1 <= size <= 10_000 else 10.0
+            style = Style(shown, bold, italic, name, _quantize(run_x, run_y), is_invisible)
+            self._looks[key] = style
+        return style
 
     def _font(self, address: int | None) -> tuple[str, bool, bool]:
         if not address:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _VISIBLE = re.compile("[^\\s\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
@@ -290,8 +291,4 @@ def clean_text(text: str) -> str:
     text = text.replace("\0", "")
     if text.isascii():
         return text
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") if _has_surrogate(text) else text
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    return _SURROGATE.sub("\ufffd", text)

@@ -55,7 +55,11 @@ _CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ufdd0-\ufdef\ufeff\ufffe\uff
 """Never text: C0 controls but tab, line feed, form feed and carriage return; DEL; byte order marks; noncharacters."""
 _C1_CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
 """What is left when a legacy byte has no character; U+0085 is a line break."""
-_NUL_RUN_CONTROLS = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0C, 0x0D, 0x1B})
+_ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
+"""Undecodable bytes as the error handler `surrogateescape` keeps them."""
+_CONTROL_BYTES = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0C, 0x0D, 0x1B})
+_LAST_PLANE = 0x10
+"""Code points end at U+10FFFF: the third byte of UTF-32."""
 _MAX_CONTROL_RATIO = 0.05
 """Share of control bytes over which a file is binary. A text with stray controls has well under 1 %; random bytes 10 %,
 pictures and archives more."""
@@ -139,7 +143,7 @@ def decode(data: bytes, *, declared: str | None = None) -> DecodedText:
 def looks_binary(data: bytes) -> bool:
     """Whether bytes that are not UTF-16 or UTF-32 hold too many control bytes to be text."""
     sample = data[:65_536]
-    controls = len(sample) - len(sample.translate(None, _NUL_RUN_CONTROLS))
+    controls = len(sample) - len(sample.translate(None, _CONTROL_BYTES))
     return controls > max(8, len(sample) * _MAX_CONTROL_RATIO)
 
 
@@ -149,7 +153,7 @@ def is_plain_text(head: bytes) -> bool:
         return False
     if any(head.startswith(mark) for mark, _ in _BYTE_ORDER_MARKS) or _wide_encoding(head):
         return True
-    return len(head.translate(None, _NUL_RUN_CONTROLS)) == len(head)
+    return len(head.translate(None, _CONTROL_BYTES)) == len(head)
 
 
 def clean_controls(text: str) -> str:
@@ -176,15 +180,15 @@ def _wide_encoding(data: bytes) -> str | None:
         return None
     zeros = [sample[offset::4].count(0) for offset in range(4)]
     quarter = len(sample) // 4
-    if zeros[2] == zeros[3] == quarter and zeros[0] < quarter / 2:
+    if zeros[3] == quarter and zeros[0] < quarter / 2 and max(sample[2::4]) <= _LAST_PLANE:
         return "utf-32-le"
-    if zeros[0] == zeros[1] == quarter and zeros[3] < quarter / 2:
+    if zeros[0] == quarter and zeros[3] < quarter / 2 and max(sample[1::4]) <= _LAST_PLANE:
         return "utf-32-be"
     even, odd = zeros[0] + zeros[2], zeros[1] + zeros[3]
     half = len(sample) // 2
-    if odd > half * 0.4 and even < half * 0.1:
+    if odd > half * 0.4 and even * 4 < odd:
         return "utf-16-le"
-    if even > half * 0.4 and odd < half * 0.1:
+    if even > half * 0.4 and odd * 4 < even:
         return "utf-16-be"
     if even + odd and len(data) % 2 == 0:
         return _wide_chinese(data)
@@ -234,7 +238,7 @@ def _decode_unicode(data: bytes, encoding: str) -> DecodedText:
 
 def _decode_legacy(data: bytes, declared: str | None) -> DecodedText:
     if _is_damaged_utf8(data):
-        return _decode_forgiving(data, "utf-8")
+        return _decode_forgiving(data, "utf-8", max_broken=len(data))
     candidates = [known_encoding(declared)] if declared else []
     candidates.append(_detect(data))
     for encoding in [name for name in candidates if name]:
@@ -271,8 +275,8 @@ def _try_decode(data: bytes, encoding: str | None) -> str | None:
 def _is_damaged_utf8(data: bytes) -> bool:
     """Whether the text is UTF-8 with a few broken bytes: whole multi-byte characters outnumber the broken ones."""
     text = data.decode("utf-8", "surrogateescape")
-    broken = sum("\udc80" <= character <= "\udcff" for character in text)
-    whole = sum(character > "\x7f" for character in text) - broken
+    broken = len(text) - len(_ESCAPED_BYTES.sub("", text))
+    whole = len(text) - len(text.encode("ascii", "ignore")) - broken
     return whole > 4 * broken
 
 
@@ -321,12 +325,14 @@ def _has_only_western_symbols(sample: bytes) -> bool:
     return bool(text) and len(text or "") <= 100 and not any(character.isalpha() for character in text or "")
 
 
-def _decode_forgiving(data: bytes, encoding: str) -> DecodedText:
+def _decode_forgiving(data: bytes, encoding: str, *, max_broken: int | None = None) -> DecodedText:
     """Decode without the broken bytes if they are few; a text that would come out garbled is an error."""
+    if max_broken is None:
+        max_broken = max(2, int(len(data) * _MAX_BAD_RATIO))
     text = data.decode(encoding, "ignore")
     marked = data.decode(encoding, "replace")
     broken = marked.count("\ufffd") - text.count("\ufffd")
-    if broken > max(2, len(data) * _MAX_BAD_RATIO):
+    if broken > max_broken:
         raise CorruptDocumentError(
             f"the text is in no charset that could be told apart (best guess {encoding}, {broken} broken places): "
             "save the file as UTF-8"

@@ -19,7 +19,7 @@ CODE_LANGUAGES = {
 }  # fmt: skip
 """Extension -> language of the code blocks."""
 
-_BLANK_LINES = re.compile(r"(?:\r\n|\n|\r)(?:[^\S\r\n]*(?:\r\n|\n|\r))+")
+_BLANK_LINES = re.compile(r"(?>\r\n|\n|\r)(?:[^\S\r\n]*(?>\r\n|\n|\r))+")
 _RST_ADORNMENT = re.compile(r"([=\-~^\"'`#*+.:_])\1+[ \t]*")
 
 

@@ -26,6 +26,7 @@ _PROSE_LENGTH = 18
 _PROSE_FILL = 0.6
 _LONE_GAP = 1.8
 """Narrowest gap in font sizes that makes a table of only two rows and two columns."""
+_MAX_TITLES = 3
 _MAX_DEPTH = 6
 
 
@@ -97,8 +98,20 @@ def _read_run(rows: list[Row], run: _Run, plain: list[Row], depth: int) -> tuple
     part = part[:ruled]
     while len(part) > 1 and len(part[-1]) < 2:
         part = part[:-1]
-    table = build_aligned_table(part)
+    table = build_aligned_table([*_take_titles(plain, part[0], run.gaps), *part])
     return ([table], len(part)) if table is not None else ([], 0)
+
+
+def _take_titles(plain: list[Row], below: Row, gaps: list[Gap]) -> list[Row]:
+    """Column titles right above a table: lone segments that stand right of its first column."""
+    titles: list[Row] = []
+    while plain and len(titles) < _MAX_TITLES:
+        row = plain[-1]
+        if len(row) > 1 or row[0].table is not None or row[0].left < gaps[0][0] or not _is_near(row, below):
+            break
+        titles.insert(0, plain.pop())
+        below = row
+    return titles
 
 
 def _find_run(rows: list[Row], first: int) -> _Run | None:

@@ -13,7 +13,7 @@ SEGMENT_GAP = 0.9
 """A gap wider than this, in font sizes, may be a column boundary; justified text rarely stretches a blank so far."""
 _BACK_STEP = 0.6
 """How far a word may start before the end of the one before it, in font sizes: kerning, italics."""
-LIST_MARK = re.compile(r"[•‣⁃∙▪▫◦○●■□◆◇➢➤✓✔❖·\uf0b7\uf0a7\uf0d8\uf06e\-–—*o]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]")
+LIST_MARK = re.compile(r"[•‣⁃∙▪▫◦○●■□◆◇➢➤✓✔❖·\uf0b7\uf0a7\uf0d8\uf06e\-–—*o]|\(?(?:\d{1,2}|[a-zA-Z]|[ivxIVX]{1,5})[.)]")
 _MARK_GAP = 4.0
 """A list mark belongs to the text at most this many font sizes to its right."""
 

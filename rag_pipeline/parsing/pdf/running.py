@@ -3,15 +3,23 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from rag_pipeline.core.parsed_document import BlockType
+from rag_pipeline.core.parsed_document import BlockType, BoundingBox
 from rag_pipeline.parsing.pdf.pages import PageContent
 from rag_pipeline.parsing.pdf.paragraphs import Piece
 
+_NEVER_RUNNING = frozenset({BlockType.FORM_FIELD, BlockType.ANNOTATION})
 _EDGE = 0.12
 """Share of the page height at the top and at the bottom where running text stands."""
+_MARGIN = 0.08
+"""Share of the page width at the sides, for turned text in the margin."""
 _MIN_PAGES = 3
+_NUMBERED_SHARE = 0.2
+"""Text that differs from page to page in its digits must stand on this share of the pages."""
 _MAX_LENGTH = 300
+_MAX_LAST = 80
+"""Longest text that is taken for a footer though it stands in the middle of a short page."""
 _DIGITS = re.compile(r"\d+")
 _PAGE_NUMBER = re.compile(
     r"[-–—\s|]*(?:page|seite|p\.|第)?\s*(?:[A-Z]{1,2}-)?(?:\d{1,4}|[ivxlcdm]{1,7})"
@@ -20,46 +28,58 @@ _PAGE_NUMBER = re.compile(
 )
 
 
+class _Candidate(NamedTuple):
+    piece: Piece
+    kind: BlockType
+    key: tuple[str, int]
+    """Text with digits made equal, and height on the page in percent (-1: at the end of the page's text)."""
+
+
 def find_running(pages: Sequence[PageContent]) -> dict[int, BlockType]:
     """Types of the pieces that are running headers and footers, by `id` of the piece."""
-    places: Counter[tuple[str, int]] = Counter()
-    for page in pages:
-        places.update({_place(piece, page) for piece, _ in _edge_pieces(page)})
-    numbers = _page_numbers(pages)
+    if len(pages) < 2:
+        return {}
+    candidates = [candidate for page in pages for candidate in _candidates(page)]
+    places = Counter(candidate.key for candidate in candidates)
+    same = Counter(candidate.piece.text for candidate in candidates)
     found: dict[int, BlockType] = {}
-    for page in pages:
-        for piece, kind in _edge_pieces(page):
-            text, level = _place(piece, page)
-            repeated = sum(places[text, level + shift] for shift in (-1, 0, 1))
-            if repeated >= _MIN_PAGES or id(piece) in numbers:
-                found[id(piece)] = kind
+    for piece, kind, (text, level) in candidates:
+        near = (level,) if level < 0 else (level - 1, level, level + 1)
+        # Titles such as "Exhibit 31.1" and "Exhibit 31.2" differ in digits too, but stand on few pages.
+        needed = _MIN_PAGES if same[piece.text] >= _MIN_PAGES else max(_MIN_PAGES, _NUMBERED_SHARE * len(pages))
+        if sum(places[text, place] for place in near) >= needed or _is_page_number(piece):
+            found.setdefault(id(piece), kind)
     return found
 
 
-def _edge_pieces(page: PageContent) -> Iterator[tuple[Piece, BlockType]]:
-    if not page.height:
+def _candidates(page: PageContent) -> Iterator[_Candidate]:
+    if not page.height or not page.width:
         return
-    for piece in page.pieces:
-        if piece.rows or len(piece.text) > _MAX_LENGTH or piece.type is BlockType.FORM_FIELD:
-            continue
-        if piece.box.bottom <= _EDGE * page.height:
-            yield piece, BlockType.PAGE_HEADER
-        elif piece.box.top >= (1 - _EDGE) * page.height:
-            yield piece, BlockType.PAGE_FOOTER
+    pieces = [
+        piece
+        for piece in page.pieces
+        if not piece.rows and len(piece.text) <= _MAX_LENGTH and piece.type not in _NEVER_RUNNING
+    ]
+    lowest = max((piece.box.bottom for piece in page.pieces), default=0.0)
+    for piece in pieces:
+        box = piece.box
+        text = _DIGITS.sub("0", piece.text.casefold())
+        level = round(50 * (box.top + box.bottom) / page.height)
+        if box.bottom <= _EDGE * page.height:
+            yield _Candidate(piece, BlockType.PAGE_HEADER, (text, level))
+        elif (
+            box.top >= (1 - _EDGE) * page.height
+            or box.right <= _MARGIN * page.width
+            or box.left >= (1 - _MARGIN) * page.width
+        ):
+            yield _Candidate(piece, BlockType.PAGE_FOOTER, (text, level))
+        if box.bottom >= lowest - 1 and len(text) <= _MAX_LAST and piece.lines == 1:
+            yield _Candidate(piece, BlockType.PAGE_FOOTER, (text, -1))
 
 
-def _place(piece: Piece, page: PageContent) -> tuple[str, int]:
-    middle = (piece.box.top + piece.box.bottom) / 2
-    return _DIGITS.sub("0", piece.text.casefold()), round(100 * middle / (page.height or 1))
+def _is_page_number(piece: Piece) -> bool:
+    return len(piece.text) <= 24 and _PAGE_NUMBER.fullmatch(piece.text) is not None
 
 
-def _page_numbers(pages: Sequence[PageContent]) -> set[int]:
-    """Lone page numbers in documents of two pages and more."""
-    if len(pages) < 2:
-        return set()
-    return {
-        id(piece)
-        for page in pages
-        for piece, _ in _edge_pieces(page)
-        if len(piece.text) <= 24 and _PAGE_NUMBER.fullmatch(piece.text)
-    }
+def _is_in_margin(box: BoundingBox, width: float) -> bool:
+    return box.right <= _MARGIN * width or box.left >= (1 - _MARGIN) * width

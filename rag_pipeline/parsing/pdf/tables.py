@@ -8,6 +8,7 @@ from rag_pipeline.parsing.pdf.words import Word
 
 _BEFORE_NUMBER = re.compile(r"[$€£¥(]{1,2}|US\$|RMB")
 _AFTER_NUMBER = re.compile(r"[)%]{1,2}")
+_NUMBER_START = re.compile(r"[-–—(]?[\d.—–-]")
 _SPANNING_SHARE = 0.12
 """Share of rows that may cross a column boundary: titles over several columns."""
 _MIN_BOUNDARY = 2.0
@@ -22,9 +23,7 @@ def build_aligned_table(rows: Sequence[Row]) -> Table | None:
     boundaries = _boundaries(shared)
     if not boundaries:
         return None
-    cells = [_cells(row, boundaries) for row in rows]
-    cells = _merge_signs(_move_trailing_signs(cells))
-    cells = drop_empty_columns(cells)
+    cells = drop_empty_columns([_merge_signs(_cells(row, boundaries)) for row in rows])
     if len(cells[0]) < 2 or sum(sum(bool(cell) for cell in row) > 1 for row in cells) < 2:
         return None
     box = rows[0][0].box
@@ -88,37 +87,21 @@ def _columns_of(segment: Segment, boundaries: Sequence[float]) -> list[tuple[Wor
     return placed
 
 
-def _merge_signs(rows: list[list[str]]) -> list[list[str]]:
-    """Move columns of "$" to the number at their right, and of "%" or ")" to the one at their left."""
-    merged = [row[:] for row in rows]
-    width = len(rows[0])
-    for column in range(width):
-        filled = [row[column] for row in rows if row[column]]
-        if not filled:
-            continue
-        if column + 1 < width and all(_BEFORE_NUMBER.fullmatch(cell) for cell in filled):
-            _move(merged, column, column + 1, before=True)
-        elif column and all(_AFTER_NUMBER.fullmatch(cell) for cell in filled):
-            _move(merged, column, column - 1, before=False)
+def _merge_signs(row: Sequence[str]) -> list[str]:
+    """Put a "$" that stands in a column of its own to the number at its right, a "%" or ")" to the one at its left."""
+    merged = list(row)
+    for column in range(len(merged) - 1):
+        text, _, sign = merged[column].rpartition(" ")
+        if _BEFORE_NUMBER.fullmatch(sign):
+            target = next((index for index in range(column + 1, len(merged)) if merged[index]), None)
+            if target is not None and _NUMBER_START.match(merged[target]):
+                merged[column], merged[target] = text, sign + merged[target]
+    for column in range(len(merged) - 1, 0, -1):
+        if _AFTER_NUMBER.fullmatch(merged[column]):
+            target = next((index for index in range(column - 1, -1, -1) if merged[index]), None)
+            if target is not None and merged[target][-1].isdigit():
+                merged[target], merged[column] = merged[target] + merged[column], ""
     return merged
-
-
-def _move_trailing_signs(rows: list[list[str]]) -> list[list[str]]:
-    """A "$" that stands close to the number before it belongs to the one after it."""
-    moved = [row[:] for row in rows]
-    for row in moved:
-        for column in range(len(row) - 1):
-            text, _, sign = row[column].rpartition(" ")
-            if text and _BEFORE_NUMBER.fullmatch(sign) and row[column + 1][:1].isdigit():
-                row[column], row[column + 1] = text, sign + row[column + 1]
-    return moved
-
-
-def _move(rows: list[list[str]], source: int, target: int, *, before: bool) -> None:
-    for row in rows:
-        if row[source]:
-            row[target] = row[source] + row[target] if before else row[target] + row[source]
-            row[source] = ""
 
 
 def drop_empty_columns(rows: list[list[str]]) -> list[list[str]]:

@@ -15,6 +15,10 @@ from minio import Minio
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
+from rag_pipeline.adapters.postgres import schema
+from rag_pipeline.adapters.postgres.engine import create_engine
+from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.ledger import RetryPolicy
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
 
@@ -75,6 +79,27 @@ def own_settings(servers: Settings, folder: Path) -> Iterator[Settings]:
     _drop_collections(own)
     for database in databases:
         _execute(servers, "DROP DATABASE {} WITH (FORCE)", database)
+
+
+@pytest.fixture(scope="session")
+def facts_database(servers: Settings) -> Iterator[str]:
+    """URL of a migrated database that the tests with `facts` use one after the other."""
+    database = f"facts_{uuid.uuid4().hex[:12]}"
+    _execute(servers, "CREATE DATABASE {}", database)
+    url = servers.model_copy(update={"postgres_url": _with_database(servers, database)}).require_postgres()
+    schema.migrate(url)
+    yield url
+    _execute(servers, "DROP DATABASE {} WITH (FORCE)", database)
+
+
+@pytest.fixture
+def facts(facts_database: str) -> Iterator[Facts]:
+    """The facts database with no rows, which are removed afterwards; three attempts, 5 s before the second."""
+    tables = ", ".join(schema.metadata.tables)
+    with Facts(create_engine(facts_database), retry=RetryPolicy(max_attempts=3, base_seconds=5.0)) as opened:
+        yield opened
+        with opened.engine.begin() as connection:
+            connection.exec_driver_sql(f"TRUNCATE {tables} RESTART IDENTITY CASCADE")
 
 
 def clean_settings(**values: object) -> Settings:

@@ -74,8 +74,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     ),
     Status.EMBEDDING: frozenset({Status.EMBEDDING, Status.INDEXING, Status.PENDING, Status.FAILED, Status.CANCELING}),
     Status.INDEXING: frozenset({Status.INDEXING, Status.READY, Status.PENDING, Status.FAILED, Status.CANCELING}),
-    Status.READY: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
-    Status.NO_CONTENT: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
+    Status.READY: frozenset({Status.PENDING, Status.DELETING}),
+    Status.NO_CONTENT: frozenset({Status.PENDING, Status.DELETING}),
     Status.FAILED: frozenset(WORKING | {Status.PENDING, Status.CANCELING, Status.DELETING}),
     Status.CANCELING: frozenset({Status.CANCELED, Status.DELETING}),
     Status.CANCELED: frozenset(WORKING | {Status.PENDING, Status.DELETING}),
@@ -83,7 +83,8 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 """Allowed next states. WORKING -> PENDING hands a document back (a partial materialization, a dead run).
 
-A stage with nothing to do is passed over, so work goes forward by one state or more, and never back.
+A stage with nothing to do is passed over, so work goes forward by one state or more, and never back. READY and
+NO_CONTENT versions are never worked on again: the next version is opened beside them, PENDING.
 """
 
 

@@ -1,5 +1,6 @@
 """Names: partition keys that people can read, and the keys of objects. Pure, no I/O."""
 
+import hashlib
 import unicodedata
 from pathlib import PurePosixPath, PureWindowsPath
 
@@ -44,7 +45,7 @@ def source_path(given: str) -> str:
         raise InvalidFileNameError(
             f"{given!r} is not a plain relative path: give a name below the folder, without '..'"
         )
-    if _CONTROL.search(clean):
+    if has_control_characters(clean):
         raise InvalidFileNameError(f"{given!r} holds control characters: rename the file")
     if len(parts[-1]) > MAX_FILE_NAME:
         raise InvalidFileNameError(
@@ -67,6 +68,11 @@ def file_name(given: str) -> str:
     return clean
 
 
+def has_control_characters(text: str) -> bool:
+    """Whether a name holds control characters, line separators or bytes that are no text: refused in every name."""
+    return _CONTROL.search(text) is not None
+
+
 def original_key(kb_id: str, document_id: str, version: int, name: str) -> str:
     """Key of an original; of the user's file name only a plain extension is used."""
     extension = PurePosixPath(name).suffix.lower()
@@ -84,6 +90,11 @@ def image_key(kb_id: str, document_id: str, version: int, position: int, media_t
     """Key of an extracted image: stable, so that a repeated parse overwrites it."""
     extension = media_type.rpartition("/")[2].partition("+")[0]
     return f"kb/{kb_id}/{document_id}/v{version}/images/{position:05d}.{extension}"
+
+
+def image_id(document_id: str, version: int, page: int | None, position: int) -> str:
+    """Stable over repeated parses: 32 hex digits of a hash of document, version, page and position."""
+    return hashlib.sha256(f"{document_id}/{version}/{page}/{position}".encode()).hexdigest()[:32]
 
 
 def _cut(text: str, length: int) -> str:

@@ -23,11 +23,18 @@ class WorkItem:
     live_version: int | None
     attempt: int
     """Number of the current run over this version, from 1; part of artefact keys."""
+    uncounted_attempts: int = 0
+    """Attempts before the last retry by hand."""
     batch_id: str | None
     sha256: str
     size_bytes: int
     object_key: str
     metadata: Mapping[str, object]
+
+    @property
+    def counted_attempts(self) -> int:
+        """Attempts that count towards the limit after which a temporary failure is dead."""
+        return self.attempt - self.uncounted_attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

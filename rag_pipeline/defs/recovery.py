@@ -61,7 +61,6 @@ def _take_back_dead_batches(instance: dg.DagsterInstance, services: Services, re
             continue  # its process is just starting
         result.taken_back += services.facts.claims.take_back(
             batch["id"],
-            max_attempts=services.settings.max_attempts,
             reason="the run that worked on it died",
             lease_seconds=lease,
         )

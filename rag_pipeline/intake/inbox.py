@@ -5,13 +5,23 @@ A file is registered like a submit and removed only if its ETag has not changed 
 from being taken stay where they are.
 """
 
+import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from rag_pipeline.core.ports import ObjectInfo, ObjectStore
-from rag_pipeline.errors import DocumentBusyError, DocumentTooLargeError, PermanentError, ResourceNotFoundError
+from rag_pipeline.errors import (
+    DocumentBusyError,
+    DocumentTooLargeError,
+    InvalidDocumentError,
+    InvalidFileNameError,
+    KnowledgeBaseInactiveError,
+    ResourceNotFoundError,
+)
 from rag_pipeline.intake.submission import Submission
+
+logger = logging.getLogger(__name__)
 
 INBOX = "inbox/"
 REJECTED = "rejected/"
@@ -60,18 +70,14 @@ class Inbox:
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "file"
             try:
+                if not path:
+                    raise InvalidFileNameError(f"files belong into a knowledge base: {INBOX}<knowledge base>/{kb_name}")
                 self._download(info, local)
                 self._submission.submit_as(kb_name, local, source_path=path, created_by="inbox")
             except DocumentBusyError:
                 return "waiting"
-            except ResourceNotFoundError as error:
-                if self._objects.stat(info.key) is None:
-                    return "waiting"  # taken away by its owner while we looked
-                self._reject(info, local, str(error))
-                return "rejected"
-            except PermanentError as error:
-                self._reject(info, local, str(error))
-                return "rejected"
+            except (InvalidDocumentError, ResourceNotFoundError, KnowledgeBaseInactiveError) as error:
+                return self._reject(info, local, str(error))
         return "registered" if self._remove(info) else "waiting"
 
     def _download(self, info: ObjectInfo, local: Path) -> None:
@@ -82,13 +88,19 @@ class Inbox:
             )
         self._objects.download(info.key, local)
 
-    def _reject(self, info: ObjectInfo, local: Path, reason: str) -> None:
+    def _reject(self, info: ObjectInfo, local: Path, reason: str) -> str:
         key = REJECTED + info.key.removeprefix(INBOX)
-        if not local.exists():
-            self._objects.download(info.key, local)
-        self._objects.put(key, local)
-        self._objects.put(key + REASON_SUFFIX, (reason + "\n").encode(), content_type="text/plain; charset=utf-8")
+        try:
+            if not local.exists():
+                self._objects.download(info.key, local)
+            self._objects.put(key, local)
+            self._objects.put(key + REASON_SUFFIX, (reason + "\n").encode(), content_type="text/plain; charset=utf-8")
+        except (ResourceNotFoundError, InvalidFileNameError) as error:
+            # Its owner took it away meanwhile, or its key has a segment `..`, which no request can name.
+            logger.warning("%r stays in the inbox: %s", info.key, error)
+            return "waiting"
         self._remove(info)
+        return "rejected"
 
     def _remove(self, info: ObjectInfo) -> bool:
         now = self._objects.stat(info.key)

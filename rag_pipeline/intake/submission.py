@@ -1,9 +1,13 @@
 """Taking a file in: everything is checked before anything is stored, then the original, then one transaction."""
 
 import hashlib
+import json
+import logging
+import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +19,14 @@ from rag_pipeline.core.ports import ObjectStore
 from rag_pipeline.errors import (
     DocumentTooLargeError,
     EmptyDocumentError,
+    InvalidDocumentError,
     InvalidFileNameError,
     RagPipelineError,
     ResourceNotFoundError,
 )
 from rag_pipeline.parsing.registry import HEAD_BYTES, check_supported
+
+logger = logging.getLogger(__name__)
 
 PARALLEL_SUBMITS = 8
 """Files on their way at once in `submit_many`; most of the time of one is waiting for the two servers."""
@@ -68,7 +75,9 @@ class Submission:
             created_by: who submits, for the audit trail.
 
         Raises:
-            ResourceNotFoundError, KnowledgeBaseInactiveError: the knowledge base.
+            ResourceNotFoundError, KnowledgeBaseInactiveError: the knowledge base; the first one also if the file cannot
+                be read.
+            InvalidDocumentError: the metadata is not JSON, or the file changed while it was read.
             InvalidFileNameError, EmptyDocumentError, DocumentTooLargeError, UnsupportedFormatError: the file.
             DocumentBusyError: a version of the document is being built.
             ObjectStoreUnavailableError, FactsUnavailableError: nothing was stored, or it was removed again.
@@ -91,16 +100,19 @@ class Submission:
         kb = self._facts.knowledge_bases.active(kb_name)
         path = partitions.source_path(source_path)
         name = path.rpartition("/")[2]
-        size, digest = self._check(content, name)
+        facts = _json_object(metadata or {})
+        with _reading(content):
+            before = _stamp(content)
+            size, digest = self._check(content, name)
         new = NewVersion(
             source_path=path,
             file_name=name,
             sha256=digest,
             size_bytes=size,
-            metadata=metadata or {},
+            metadata=facts,
             created_by=created_by,
         )
-        return self._register(kb, new, content)
+        return self._register(kb, new, content, before)
 
     def submit_many(
         self,
@@ -129,14 +141,18 @@ class Submission:
         with ThreadPoolExecutor(max_workers=PARALLEL_SUBMITS, thread_name_prefix="submit") as threads:
             futures = {}
             for position, each in enumerate(found):
-                futures[threads.submit(self._try, kb_name, each, each.source_path in seen, metadata, created_by)] = (
-                    position
-                )
-                seen.add(each.source_path)
-            for future in as_completed(futures):
-                result = results[futures[future]] = future.result()
-                if progress:
-                    progress(result)
+                identity = unicodedata.normalize("NFC", each.source_path)
+                future = threads.submit(self._try, kb_name, each, identity in seen, metadata, created_by)
+                futures[future] = position
+                seen.add(identity)
+            try:
+                for future in as_completed(futures):
+                    result = results[futures[future]] = future.result()
+                    if progress:
+                        progress(result)
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
         return [results[position] for position in range(len(found))]
 
     def _try(
@@ -152,8 +168,6 @@ class Submission:
                 raise InvalidFileNameError(
                     f"another file of this call is {found.source_path!r} too: submit their common folder instead"
                 )
-            if not found.path.is_file():
-                raise ResourceNotFoundError(f"there is no file {found.path}")
             document = self.submit_as(
                 kb_name, found.path, source_path=found.source_path, metadata=metadata, created_by=created_by
             )
@@ -166,19 +180,23 @@ class Submission:
         limit = self._max_upload_bytes
         digest = hashlib.sha256()
         size = 0
+        if _declared_size(content) > limit:
+            raise _too_large(name, limit)
         head = b""
         for piece in _pieces(content, limit + 1):
             head = head or piece[:HEAD_BYTES]
             digest.update(piece)
             size += len(piece)
         if size > limit:
-            raise DocumentTooLargeError(f"{name} is over the upload limit of {limit:,} bytes (RAG_MAX_UPLOAD_BYTES)")
+            raise _too_large(name, limit)
         if size == 0:
             raise EmptyDocumentError(f"{name} has no bytes: submit the file again from its source")
         check_supported(name, head)
         return size, digest.hexdigest()
 
-    def _register(self, kb: KnowledgeBase, new: NewVersion, content: bytes | Path) -> Document:
+    def _register(
+        self, kb: KnowledgeBase, new: NewVersion, content: bytes | Path, before: tuple[int, ...] | None
+    ) -> Document:
         document_id = uuid.uuid4().hex
         slot = Slot(
             document_id=document_id,
@@ -190,26 +208,85 @@ class Submission:
         def store_original(target: Slot) -> str:
             key = partitions.original_key(kb.id, target.document_id, target.version, new.file_name)
             stored.append(key)
-            self._objects.put(key, content)
+            with _reading(content):
+                self._objects.put(key, content)
+                if _stamp(content) != before:
+                    raise InvalidDocumentError(f"{new.file_name} changed while it was read: submit it when it is written")
             return key
 
         try:
             return self._facts.documents.register(kb, new, slot, store_original)
         except BaseException:
-            self._objects.delete(stored)
+            self._remove_unused(stored)
             raise
+
+    def _remove_unused(self, keys: Sequence[str]) -> None:
+        """Remove what a failed submit has stored, unless a row names it: a lost connection may hide a commit."""
+        if not keys:
+            return
+        try:
+            used = self._facts.documents.originals_in_use(keys)
+            self._objects.delete([key for key in keys if key not in used])
+        except RagPipelineError as error:
+            logger.warning("%s may be left over in the object store: %s", ", ".join(keys), error)
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[_Found]:
     for each in paths:
         path = Path(each)
-        if path.is_dir():
+        if _is_folder(path):
             for below in sorted(path.rglob("*")):
                 relative = below.relative_to(path)
                 if below.is_file() and not any(part.startswith(".") for part in relative.parts):
                     yield _Found(path=below, source_path=relative.as_posix())
         else:
             yield _Found(path=path, source_path=path.name)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that the file system refuses: the error of that one file
+        return False
+
+
+def _json_object(metadata: Mapping[str, object]) -> dict[str, object]:
+    """The metadata as PostgreSQL gives it back. Raises `InvalidDocumentError` if it is not JSON."""
+    try:
+        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidDocumentError(f"the metadata is not JSON: {error}") from error
+    if "\\u0000" in text:
+        raise InvalidDocumentError("the metadata holds a NUL character, which PostgreSQL does not store")
+    found: dict[str, object] = json.loads(text)
+    return found
+
+
+@contextmanager
+def _reading(content: bytes | Path) -> Iterator[None]:
+    """Errors of the file system are errors of this one file."""
+    try:
+        yield
+    except OSError as error:
+        what = "the bytes" if isinstance(content, bytes) else content
+        raise ResourceNotFoundError(f"cannot read {what}: {error.strerror}") from error
+
+
+def _declared_size(content: bytes | Path) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def _stamp(content: bytes | Path) -> tuple[int, ...] | None:
+    """What changes when a file is written; None for bytes."""
+    if isinstance(content, bytes):
+        return None
+    status = content.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _too_large(name: str, limit: int) -> DocumentTooLargeError:
+    return DocumentTooLargeError(f"{name} is over the upload limit of {limit:,} bytes (RAG_MAX_UPLOAD_BYTES)")
 
 
 def _pieces(content: bytes | Path, limit: int) -> Iterator[bytes]:

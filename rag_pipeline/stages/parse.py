@@ -3,12 +3,11 @@
 Parsing happens in worker processes that may hang, crash or run out of memory without harm to the other documents.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 
 from rag_pipeline.adapters.postgres.chunk_rows import ImageRow
 from rag_pipeline.core.documents import Stage
-from rag_pipeline.core.partitions import artefact_key, image_key
+from rag_pipeline.core.partitions import artefact_key, image_id, image_key
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.core.work import OutcomeKind, StageOutcome, WorkItem
 from rag_pipeline.errors import InternalError
@@ -81,7 +80,7 @@ def _store_image(workspace: Workspace, item: WorkItem, image: ImageFile) -> Imag
     workspace.services.objects.put(key, image.path, content_type=image.media_type)
     box = image.bbox
     return ImageRow(
-        id=_image_id(item, image),
+        id=image_id(item.document_id, item.version, image.page, image.position),
         position=image.position,
         object_key=key,
         media_type=image.media_type,
@@ -91,12 +90,6 @@ def _store_image(workspace: Workspace, item: WorkItem, image: ImageFile) -> Imag
         bbox=None if box is None else {"left": box.left, "top": box.top, "right": box.right, "bottom": box.bottom},
         description=image.description,
     )
-
-
-def _image_id(item: WorkItem, image: ImageFile) -> str:
-    """Stable over repeated parses: a hash of document, version, page and position."""
-    identity = f"{item.document_id}/{item.version}/{image.page}/{image.position}"
-    return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 def _summary(summary: ParseSummary, parsed: ParseOutcome) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """Rows of chunks, images and paid embeddings. Rows of a version are upserted by id and the tail is trimmed by id."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.json_rows import to_json
 from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases, paid_embeddings
 from rag_pipeline.core.chunk import Chunk, chunk_id, parent_id
 from rag_pipeline.core.documents import Status
@@ -53,8 +53,8 @@ class ChunkRows:
             for item, found in documents_chunks
         ]
         with transaction(self._engine) as connection:
-            connection.execute(_UPSERT_CHUNKS, {"rows": json.dumps(rows)})
-            connection.execute(_TRIM_CHUNKS, {"rows": json.dumps(tails)})
+            connection.execute(_UPSERT_CHUNKS, {"rows": to_json(rows)})
+            connection.execute(_TRIM_CHUNKS, {"rows": to_json(tails)})
 
     def counts(self, items: Sequence[WorkItem]) -> dict[str, int]:
         """Rows per document for the versions of the items."""
@@ -104,7 +104,7 @@ class ChunkRows:
                 chunks.c.id.in_(chunk_ids),
                 documents.c.kb_id == kb_id,
                 documents.c.live_version == chunks.c.version,
-                documents.c.status.not_in((Status.DELETING, Status.CANCELING)),
+                documents.c.status != Status.DELETING,
                 knowledge_bases.c.status == "ACTIVE",
             )
         )
@@ -134,10 +134,10 @@ class ChunkRows:
                 sa.delete(images).where(
                     images.c.document_id == item.document_id,
                     images.c.version == item.version,
-                    images.c.position >= len(rows),
+                    images.c.position.not_in([row.position for row in rows]),
                 )
             )
-            connection.execute(_UPSERT_IMAGES, {"rows": json.dumps(payload)})
+            connection.execute(_UPSERT_IMAGES, {"rows": to_json(payload)})
 
     def find_paid(self, embedder: str, input_hashes: Sequence[str]) -> dict[str, PaidVector]:
         """Where vectors for these inputs have been paid for already."""
@@ -170,7 +170,7 @@ class ChunkRows:
             for input_hash, position in positions.items()
         ]
         with transaction(self._engine) as connection:
-            connection.execute(_ADD_PAID, {"rows": json.dumps(rows)})
+            connection.execute(_ADD_PAID, {"rows": to_json(rows)})
 
 
 def content_hash(text: str) -> str:
@@ -229,8 +229,8 @@ _UPSERT_IMAGES = sa.text(
     """
     INSERT INTO images
     SELECT * FROM jsonb_populate_recordset(NULL::images, CAST(:rows AS jsonb))
-    ON CONFLICT (id) DO UPDATE
-    SET object_key = excluded.object_key, media_type = excluded.media_type, width = excluded.width,
+    ON CONFLICT (document_id, version, position) DO UPDATE
+    SET id = excluded.id, object_key = excluded.object_key, media_type = excluded.media_type, width = excluded.width,
         height = excluded.height, page = excluded.page, bbox = excluded.bbox, description = excluded.description
     """
 )

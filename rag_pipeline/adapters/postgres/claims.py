@@ -11,20 +11,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.next_version import copy_version
 from rag_pipeline.adapters.postgres.schema import (
     batches,
     document_versions,
     documents,
     knowledge_bases,
     stage_artefacts,
+    stage_attempts,
 )
 from rag_pipeline.core.documents import WORKING, Stage, Status, allowed_from
 from rag_pipeline.core.work import BatchPlan, Candidate, StageArtefact, WorkItem
 
 _STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
-
-_KEPT_ACROSS_VERSIONS = frozenset({Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS, Stage.CHUNKS, Stage.EMBEDDINGS})
-"""Snapshots and index rows carry the version and are written anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,10 @@ class RequestedBatch:
 class Claims:
     """Batches and the documents they own."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, *, max_attempts: int) -> None:
+        """`max_attempts`: runs over a version after which a document whose runs die or break off is dead."""
         self._engine = engine
+        self._max_attempts = max_attempts
 
     def claim(
         self, *, limit: int, plan: Callable[[list[Candidate]], list[BatchPlan]], new_batch_id: Callable[[], str]
@@ -109,7 +110,10 @@ class Claims:
         return started
 
     def begin_manual(self, run_id: str, document_ids: Sequence[str]) -> str:
-        """A batch for a run that a person started, owning those of the documents that nobody else works on."""
+        """A batch for a run that a person started, owning those of the documents that nobody else works on.
+
+        Automatic attempts of documents that had given up are counted anew.
+        """
         batch = RequestedBatch(batch_id=run_id, first_partition="", last_partition="", document_count=len(document_ids))
         with transaction(self._engine) as connection:
             self._insert_batch(connection, batch, state="RUNNING", run_id=run_id)
@@ -120,7 +124,15 @@ class Claims:
                     documents.c.batch_id.is_(None),
                     documents.c.status.in_(_STARTABLE),
                 )
-                .values(batch_id=run_id, attempt=documents.c.attempt + 1, updated_at=sa.func.now())
+                .values(
+                    batch_id=run_id,
+                    attempt=documents.c.attempt + 1,
+                    uncounted_attempts=sa.case(
+                        (documents.c.status == Status.PENDING, documents.c.uncounted_attempts),
+                        else_=documents.c.attempt,
+                    ),
+                    updated_at=sa.func.now(),
+                )
             )
         return run_id
 
@@ -140,10 +152,17 @@ class Claims:
                         documents.c.batch_id.is_(None),
                         documents.c.status.in_((Status.READY, Status.NO_CONTENT)),
                     )
-                    .values(version=item.version + 1, status=Status.PENDING, attempt=0, updated_at=sa.func.now())
+                    .values(
+                        version=item.version + 1,
+                        status=Status.PENDING,
+                        attempt=0,
+                        uncounted_attempts=0,
+                        available_at=sa.func.now(),
+                        updated_at=sa.func.now(),
+                    )
                 )
                 if changed.rowcount == 1:
-                    self._copy_version(connection, item, fingerprints[item.document_id])
+                    copy_version(connection, item, fingerprints[item.document_id])
 
     def items(self, *, partition_keys: Sequence[str]) -> list[WorkItem]:
         """The documents of the partitions, in the order given; deleted ones are left out."""
@@ -179,12 +198,13 @@ class Claims:
             return connection.execute(statement).rowcount == 1
 
     def finish(self, batch_id: str) -> None:
-        """Close a batch; documents that it still owns go back to the queue."""
+        """Close a batch that ends by itself; documents that it still owns go back to the queue.
+
+        A run that was terminated or broke off leaves such documents; those out of attempts become FAILED (dead).
+        """
+        closing = sa.update(batches).where(batches.c.id == batch_id, batches.c.state != "FINISHED")
         with transaction(self._engine) as connection:
-            connection.execute(
-                sa.update(batches).where(batches.c.id == batch_id).values(state="FINISHED", finished_at=sa.func.now())
-            )
-            self._hand_back(connection, [batch_id])
+            self._close(connection, closing, reason="the run ended before it was done")
 
     def open_batches(self) -> list[dict[str, Any]]:
         """Batches not finished: id, state, run_id, seconds since the last heartbeat."""
@@ -206,41 +226,18 @@ class Claims:
             found = connection.execute(statement.order_by(batches.c.finished_at.desc()).limit(1)).scalar()
         return None if found is None else float(found)
 
-    def take_back(self, batch_id: str, *, max_attempts: int, reason: str, lease_seconds: float) -> int:
+    def take_back(self, batch_id: str, *, reason: str, lease_seconds: float) -> int:
         """Close a batch whose run is dead and requeue its documents; those out of attempts become FAILED (dead).
 
         Does nothing if the batch sent a heartbeat within the lease after all. Returns the number of documents.
         """
+        closing = sa.update(batches).where(
+            batches.c.id == batch_id,
+            batches.c.state != "FINISHED",
+            batches.c.heartbeat_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds),
+        )
         with transaction(self._engine) as connection:
-            closed = connection.execute(
-                sa.update(batches)
-                .where(
-                    batches.c.id == batch_id,
-                    batches.c.state != "FINISHED",
-                    batches.c.heartbeat_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, lease_seconds),
-                )
-                .values(state="FINISHED", finished_at=sa.func.now())
-            )
-            if closed.rowcount != 1:
-                return 0
-            dead = connection.execute(
-                sa.update(documents)
-                .where(
-                    documents.c.batch_id == batch_id,
-                    documents.c.status.in_(WORKING | {Status.PENDING}),
-                    documents.c.attempt >= max_attempts,
-                )
-                .values(
-                    status=Status.FAILED,
-                    batch_id=None,
-                    error_stage=documents.c.status,
-                    error_code="run_died",
-                    error_class="dead",
-                    error_message=f"{reason}; gave up after {max_attempts} attempts, retry by hand when it is mended",
-                    updated_at=sa.func.now(),
-                )
-            )
-            return dead.rowcount + self._hand_back(connection, [batch_id])
+            return self._close(connection, closing, reason=reason)
 
     def requeue_due(self, *, limit: int) -> int:
         """Put temporary failures whose time has come back into the queue; returns how many."""
@@ -254,42 +251,16 @@ class Claims:
             )
             .limit(limit)
             .with_for_update(skip_locked=True)
+            # As a plain subquery it may be run again for every row, and then `limit` bounds nothing.
+            .cte("due")
+            .prefix_with("MATERIALIZED")
         )
         with transaction(self._engine) as connection:
             return connection.execute(
                 sa.update(documents)
-                .where(documents.c.id.in_(due))
+                .where(documents.c.id.in_(sa.select(due.c.id)))
                 .values(status=Status.PENDING, updated_at=sa.func.now())
             ).rowcount
-
-    def _copy_version(self, connection: sa.Connection, item: WorkItem, wanted: Mapping[Stage, str]) -> None:
-        connection.execute(
-            sa.insert(document_versions).values(
-                document_id=item.document_id,
-                version=item.version + 1,
-                sha256=item.sha256,
-                size_bytes=item.size_bytes,
-                object_key=item.object_key,
-            )
-        )
-        columns = ["document_id", "version", "stage", "fingerprint", "artefact_key", "attempt", "summary"]
-        same = sa.tuple_(stage_artefacts.c.stage, stage_artefacts.c.fingerprint).in_(
-            [(stage.value, value) for stage, value in wanted.items() if stage in _KEPT_ACROSS_VERSIONS]
-        )
-        connection.execute(
-            sa.insert(stage_artefacts).from_select(
-                columns,
-                sa.select(
-                    stage_artefacts.c.document_id,
-                    sa.literal(item.version + 1),
-                    *(stage_artefacts.c[name] for name in columns[2:]),
-                ).where(
-                    stage_artefacts.c.document_id == item.document_id,
-                    stage_artefacts.c.version == item.version,
-                    same,
-                ),
-            )
-        )
 
     def _insert_batch(
         self, connection: sa.Connection, batch: RequestedBatch, *, state: str, run_id: str | None = None
@@ -305,14 +276,50 @@ class Claims:
             )
         )
 
-    def _hand_back(self, connection: sa.Connection, batch_ids: Sequence[str]) -> int:
+    def _close(self, connection: sa.Connection, closing: sa.Update, *, reason: str) -> int:
+        """Close the batch that the UPDATE matches, if it does, and let its documents go; returns how many had work."""
+        closed = connection.execute(
+            closing.values(state="FINISHED", finished_at=sa.func.now()).returning(batches.c.id, batches.c.run_id)
+        ).first()
+        if closed is None:
+            return 0
+        unfinished = (documents.c.batch_id == closed.id, documents.c.status.in_(WORKING | {Status.PENDING}))
+        dead = connection.execute(
+            sa.update(documents)
+            .where(*unfinished, documents.c.attempt - documents.c.uncounted_attempts >= self._max_attempts)
+            .values(
+                status=Status.FAILED,
+                batch_id=None,
+                error_stage=_LAST_STAGE_BEGUN,
+                error_code="run_died",
+                error_class="dead",
+                error_message=f"{reason}; gave up after {self._max_attempts} attempts, retry by hand when it is mended",
+                updated_at=sa.func.now(),
+            )
+        )
         requeued = connection.execute(
             sa.update(documents)
-            .where(documents.c.batch_id.in_(batch_ids), documents.c.status.in_(WORKING | {Status.PENDING}))
+            .where(*unfinished)
             .values(status=Status.PENDING, batch_id=None, updated_at=sa.func.now())
         )
-        connection.execute(sa.update(documents).where(documents.c.batch_id.in_(batch_ids)).values(batch_id=None))
-        return requeued.rowcount
+        connection.execute(sa.update(documents).where(documents.c.batch_id == closed.id).values(batch_id=None))
+        connection.execute(
+            sa.update(stage_attempts)
+            .where(stage_attempts.c.run_id == closed.run_id, stage_attempts.c.status == "RUNNING")
+            .values(status="CANCELED", error_code="run_died", error_message=reason, finished_at=sa.func.now())
+        )
+        return dead.rowcount + requeued.rowcount
+
+
+_LAST_STAGE_BEGUN = sa.func.coalesce(
+    sa.select(stage_attempts.c.stage)
+    .where(stage_attempts.c.document_id == documents.c.id, stage_attempts.c.version == documents.c.version)
+    .order_by(stage_attempts.c.id.desc())
+    .limit(1)
+    .correlate(documents)
+    .scalar_subquery(),
+    Stage.SOURCE_DOCUMENT.value,
+)
 
 
 _VERSION_OF_DOCUMENT = sa.and_(
@@ -374,6 +381,7 @@ def _item(row: Mapping[Any, Any]) -> WorkItem:
         version=row["version"],
         live_version=row["live_version"],
         attempt=row["attempt"],
+        uncounted_attempts=row["uncounted_attempts"],
         batch_id=row["batch_id"],
         sha256=row["sha256"],
         size_bytes=row["size_bytes"],

@@ -17,9 +17,15 @@ from rag_pipeline.core.documents import (
     Status,
     allowed_from,
 )
-from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
+from rag_pipeline.errors import (
+    DocumentBusyError,
+    IllegalTransitionError,
+    KnowledgeBaseInactiveError,
+    ResourceNotFoundError,
+)
 
 _RETRIED_BY_SUBMIT = (Status.FAILED, Status.CANCELED)
+_ON_THE_WAY_OUT = (Status.CANCELING, Status.DELETING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +73,9 @@ class Documents:
             The document; `duplicate` is set when the same bytes were there already.
 
         Raises:
-            DocumentBusyError: new bytes for a document of which a version is being built.
+            DocumentBusyError: new bytes for a document of which a version is being built, or any bytes for one that is
+                being canceled or deleted.
+            KnowledgeBaseInactiveError: its deletion has begun meanwhile.
         """
         with transaction(self._engine) as connection:
             connection.execute(
@@ -84,7 +92,7 @@ class Documents:
             existing = found[0]
             if existing.sha256 == new.sha256:
                 return self._duplicate(connection, existing)
-            self._insert_next_version(connection, existing, new, store_original)
+            self._insert_next_version(connection, kb, existing, new, store_original)
             return self._one(connection, existing.id)
 
     def get(self, document_id: str) -> Document:
@@ -98,6 +106,12 @@ class Documents:
             rows = connection.execute(_SELECT.where(documents.c.id.in_(document_ids))).mappings()
             found = {row["id"]: _document(row) for row in rows}
         return [found[each] for each in document_ids if each in found]
+
+    def originals_in_use(self, object_keys: Sequence[str]) -> frozenset[str]:
+        """Those of the keys that a version names as its original."""
+        statement = sa.select(document_versions.c.object_key).where(document_versions.c.object_key.in_(object_keys))
+        with transaction(self._engine) as connection:
+            return frozenset(connection.execute(statement).scalars())
 
     def find(self, text: str) -> Document:
         """The document with this id (or its first digits), partition key or source path.
@@ -164,7 +178,15 @@ class Documents:
             raise ResourceNotFoundError(f"there is no document {document_id!r}")
         return _document(row)
 
+    def _require_active(self, connection: sa.Connection, kb: KnowledgeBase) -> None:
+        """Refuse a knowledge base that is being deleted; the lock keeps it active until the transaction ends."""
+        statement = sa.select(knowledge_bases.c.status).where(knowledge_bases.c.id == kb.id).with_for_update(read=True)
+        if connection.execute(statement).scalar() != "ACTIVE":
+            raise KnowledgeBaseInactiveError(f"the knowledge base {kb.name!r} is being deleted and takes no new work")
+
     def _duplicate(self, connection: sa.Connection, existing: Document) -> Document:
+        if existing.status in _ON_THE_WAY_OUT:
+            raise DocumentBusyError(f"{existing.source_path} is {existing.status}: submit it again when that is done")
         if existing.status in _RETRIED_BY_SUBMIT:
             self._requeue(connection, existing.id)
             existing = self._one(connection, existing.id)
@@ -174,7 +196,13 @@ class Documents:
         statement = (
             sa.update(documents)
             .where(documents.c.id == document_id, documents.c.status.in_(_RETRIED_BY_SUBMIT))
-            .values(status=Status.PENDING, batch_id=None, available_at=sa.func.now(), updated_at=sa.func.now())
+            .values(
+                status=Status.PENDING,
+                batch_id=None,
+                uncounted_attempts=documents.c.attempt,
+                available_at=sa.func.now(),
+                updated_at=sa.func.now(),
+            )
         )
         return connection.execute(statement).rowcount == 1
 
@@ -187,39 +215,29 @@ class Documents:
         store_original: Callable[[Slot], str],
     ) -> None:
         object_key = store_original(slot)
-        # In one statement, so that the knowledge base cannot begin to be deleted in between.
-        inserted = connection.execute(
-            sa.insert(documents).from_select(
-                [
-                    "id",
-                    "kb_id",
-                    "source_path",
-                    "file_name",
-                    "partition_key",
-                    "status",
-                    "version",
-                    "metadata",
-                    "created_by",
-                ],
-                sa.select(
-                    sa.literal(slot.document_id),
-                    knowledge_bases.c.id,
-                    sa.literal(new.source_path),
-                    sa.literal(new.file_name),
-                    sa.literal(slot.partition_key),
-                    sa.literal(Status.PENDING.value),
-                    sa.literal(1),
-                    sa.literal(dict(new.metadata), documents.c.metadata.type),
-                    sa.literal(new.created_by, sa.Text),
-                ).where(knowledge_bases.c.id == kb.id, knowledge_bases.c.status == "ACTIVE"),
+        self._require_active(connection, kb)
+        connection.execute(
+            sa.insert(documents).values(
+                id=slot.document_id,
+                kb_id=kb.id,
+                source_path=new.source_path,
+                file_name=new.file_name,
+                partition_key=slot.partition_key,
+                status=Status.PENDING,
+                version=1,
+                metadata=dict(new.metadata),
+                created_by=new.created_by,
             )
         )
-        if inserted.rowcount != 1:
-            raise ResourceNotFoundError(f"the knowledge base {kb.name!r} is being deleted")
         self._insert_version(connection, slot.document_id, 1, new, object_key)
 
     def _insert_next_version(
-        self, connection: sa.Connection, existing: Document, new: NewVersion, store_original: Callable[[Slot], str]
+        self,
+        connection: sa.Connection,
+        kb: KnowledgeBase,
+        existing: Document,
+        new: NewVersion,
+        store_original: Callable[[Slot], str],
     ) -> None:
         if existing.status not in SETTLED:
             raise DocumentBusyError(
@@ -227,6 +245,7 @@ class Documents:
             )
         slot = Slot(document_id=existing.id, partition_key=existing.partition_key, version=existing.version + 1)
         object_key = store_original(slot)
+        self._require_active(connection, kb)
         changed = connection.execute(
             sa.update(documents)
             .where(
@@ -238,6 +257,7 @@ class Documents:
                 version=slot.version,
                 status=Status.PENDING,
                 attempt=0,
+                uncounted_attempts=0,
                 batch_id=None,
                 file_name=new.file_name,
                 metadata=dict(new.metadata) or dict(existing.metadata),

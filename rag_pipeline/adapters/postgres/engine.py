@@ -28,7 +28,8 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-        reason = str(error.orig if isinstance(error, exc.DBAPIError) else error).strip().splitlines()[0]
+        cause = error.orig if isinstance(error, exc.DBAPIError) else error
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise FactsUnavailableError(
             f"PostgreSQL does not answer ({reason}); is it running? `rag-pipeline up` starts the embedded one"
         ) from error

@@ -26,7 +26,7 @@ class Facts:
         self.engine = engine
         self.knowledge_bases = KnowledgeBases(engine)
         self.documents = Documents(engine)
-        self.claims = Claims(engine)
+        self.claims = Claims(engine, max_attempts=retry.max_attempts)
         self.chunk_rows = ChunkRows(engine)
         self.versions = Versions(engine)
         self._retry = retry

@@ -10,6 +10,7 @@ from sqlalchemy import exc
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import knowledge_bases as table
 from rag_pipeline.core.documents import KnowledgeBase
+from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import ConfigurationError, KnowledgeBaseInactiveError, ResourceNotFoundError
 
 
@@ -26,8 +27,10 @@ class KnowledgeBases:
             ConfigurationError: the name is empty or over 100 characters.
             KnowledgeBaseInactiveError: one of that name is being deleted.
         """
-        if not name.strip() or len(name) > 100 or "/" in name:
-            raise ConfigurationError(f"{name!r} is no name for a knowledge base: 1 to 100 characters without '/'")
+        if not name.strip() or len(name) > 100 or "/" in name or has_control_characters(name):
+            raise ConfigurationError(
+                f"{name!r} is no name for a knowledge base: 1 to 100 characters without '/' and control characters"
+            )
         statement = sa.insert(table).values(id=uuid.uuid4().hex, name=name)
         try:
             with transaction(self._engine) as connection:
@@ -45,7 +48,8 @@ class KnowledgeBases:
         """
         statement = sa.select(table).where(table.c.name == name, table.c.status != "DELETED")
         with transaction(self._engine) as connection:
-            row = connection.execute(statement).mappings().first()
+            # What `create` refuses has no row, and the driver cannot send all of it (NUL, bytes that are no text).
+            row = connection.execute(statement).mappings().first() if not has_control_characters(name) else None
         if row is None:
             raise ResourceNotFoundError(
                 f"there is no knowledge base {name!r}; create it with create_knowledge_base({name!r})"

@@ -4,7 +4,6 @@ Every statement names the owner (`documents.batch_id`) and the allowed previous 
 (canceled, deleted, taken back after a silent lease) cannot change it any more.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.documents import NO_ERROR
 from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.json_rows import to_json
 from rag_pipeline.adapters.postgres.schema import document_versions, documents
 from rag_pipeline.core.documents import STATUS_DURING, WORKING, Stage, Status, allowed_from
 from rag_pipeline.core.work import OutcomeKind, StageOutcome, WorkItem
@@ -118,27 +118,23 @@ class StageLedger:
                 )
                 .values(ready_at=sa.func.now(), collection=collection, superseded_at=None)
             )
-            connection.execute(
-                sa.update(document_versions)
-                .where(
-                    document_versions.c.document_id == documents.c.id,
-                    document_versions.c.version < documents.c.version,
-                    document_versions.c.superseded_at.is_(None),
-                    documents.c.id.in_(ready),
-                )
-                .values(superseded_at=sa.func.now())
-            )
+            _supersede_older(connection, ready)
         return frozenset(ready)
 
     def hand_back(self, items: Sequence[WorkItem]) -> None:
-        """Return documents that a partial materialization leaves unfinished to the queue."""
+        """Return documents that a partial materialization leaves unfinished to the queue; it counts as no attempt."""
         if not items:
             return
         with transaction(self._engine) as connection:
             connection.execute(
                 sa.update(documents)
-                .where(*self._owned(items), documents.c.status.in_(WORKING))
-                .values(status=Status.PENDING, batch_id=None, attempt=0, updated_at=sa.func.now())
+                .where(*self._owned(items), documents.c.status.in_(WORKING | {Status.PENDING}))
+                .values(
+                    status=Status.PENDING,
+                    batch_id=None,
+                    uncounted_attempts=documents.c.attempt,
+                    updated_at=sa.func.now(),
+                )
             )
 
     def _owned(self, items: Sequence[WorkItem]) -> tuple[sa.ColumnElement[bool], ...]:
@@ -156,7 +152,7 @@ class StageLedger:
             }
             for item in items
         ]
-        connection.execute(_INSERT_ATTEMPTS, {"rows": json.dumps(rows)})
+        connection.execute(_INSERT_ATTEMPTS, {"rows": to_json(rows)})
 
     def _finish_attempts(
         self, connection: sa.Connection, stage: Stage, outcomes: Sequence[StageOutcome], owned: frozenset[str]
@@ -175,7 +171,7 @@ class StageLedger:
             }
             for outcome in outcomes
         ]
-        connection.execute(_FINISH_ATTEMPTS, {"rows": json.dumps(rows), "stage": stage.value, "run_id": self._run_id})
+        connection.execute(_FINISH_ATTEMPTS, {"rows": to_json(rows), "stage": stage.value, "run_id": self._run_id})
 
     def _upsert_artefacts(
         self,
@@ -196,7 +192,7 @@ class StageLedger:
             }
             for outcome in outcomes
         ]
-        connection.execute(_UPSERT_ARTEFACTS, {"rows": json.dumps(rows)})
+        connection.execute(_UPSERT_ARTEFACTS, {"rows": to_json(rows)})
 
     def _describe_versions(self, connection: sa.Connection, outcomes: Sequence[StageOutcome]) -> None:
         rows = [
@@ -210,13 +206,13 @@ class StageLedger:
             }
             for outcome in outcomes
         ]
-        connection.execute(_DESCRIBE_VERSIONS, {"rows": json.dumps(rows)})
+        connection.execute(_DESCRIBE_VERSIONS, {"rows": to_json(rows)})
 
     def _settle_failed(self, connection: sa.Connection, stage: Stage, outcomes: Sequence[StageOutcome]) -> None:
         rows = []
         for outcome in outcomes:
             error = outcome.error or InternalError("the stage gave no reason")
-            error_class, delay = self._verdict(error, outcome.item.attempt)
+            error_class, delay = self._verdict(error, outcome.item.counted_attempts)
             rows.append(
                 {
                     "id": outcome.item.document_id,
@@ -226,19 +222,30 @@ class StageLedger:
                     "delay": delay,
                 }
             )
-        connection.execute(_SETTLE_FAILED, {"rows": json.dumps(rows), "stage": stage.value, "batch_id": self._batch_id})
+        connection.execute(
+            _SETTLE_FAILED,
+            {
+                "rows": to_json(rows),
+                "stage": stage.value,
+                "batch_id": self._batch_id,
+                "allowed": [status.value for status in allowed_from(Status.FAILED)],
+            },
+        )
 
     def _settle_empty(self, connection: sa.Connection, outcomes: Sequence[StageOutcome]) -> None:
+        """NO_CONTENT is not searchable: an older version, whose text the file no longer holds, answers no more."""
         if not outcomes:
             return
-        connection.execute(
+        empty = connection.execute(
             sa.update(documents)
             .where(
                 *self._owned([outcome.item for outcome in outcomes]),
                 documents.c.status.in_(allowed_from(Status.NO_CONTENT)),
             )
-            .values(status=Status.NO_CONTENT, batch_id=None, updated_at=sa.func.now())
-        )
+            .values(status=Status.NO_CONTENT, batch_id=None, live_version=None, updated_at=sa.func.now())
+            .returning(documents.c.id)
+        ).scalars()
+        _supersede_older(connection, list(empty))
 
     def _verdict(self, error: RagPipelineError, attempt: int) -> tuple[str, float]:
         if not isinstance(error, TemporaryError):
@@ -246,6 +253,19 @@ class StageLedger:
         if attempt >= self._retry.max_attempts:
             return "dead", 0.0
         return "temporary", self._retry.delay_seconds(attempt, asked=error.retry_after_seconds)
+
+
+def _supersede_older(connection: sa.Connection, document_ids: Sequence[str]) -> None:
+    connection.execute(
+        sa.update(document_versions)
+        .where(
+            document_versions.c.document_id == documents.c.id,
+            document_versions.c.version < documents.c.version,
+            document_versions.c.superseded_at.is_(None),
+            documents.c.id.in_(document_ids),
+        )
+        .values(superseded_at=sa.func.now())
+    )
 
 
 _ATTEMPT_STATUS = {
@@ -304,6 +324,6 @@ _SETTLE_FAILED = sa.text(
     SET status = 'FAILED', batch_id = NULL, error_stage = :stage, error_code = r.code, error_class = r.class,
         error_message = r.message, available_at = now() + make_interval(secs => r.delay), updated_at = now()
     FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id text, code text, class text, message text, delay float)
-    WHERE d.id = r.id AND d.batch_id = :batch_id AND d.status NOT IN ('CANCELING', 'DELETING')
+    WHERE d.id = r.id AND d.batch_id = :batch_id AND d.status = ANY(:allowed)
     """
 )

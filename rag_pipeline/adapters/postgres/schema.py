@@ -49,7 +49,10 @@ documents = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("live_version", sa.Integer),
+    # Runs over this version. It never goes down: it is part of artefact keys, which are never written twice.
     sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+    # Attempts before the last retry by hand: the limit of automatic attempts begins anew after them.
+    sa.Column("uncounted_attempts", sa.Integer, nullable=False, server_default="0"),
     # The live batch that owns the document: set by the claim, cleared when the batch lets go.
     sa.Column("batch_id", sa.Text),
     _time("available_at"),
@@ -120,6 +123,7 @@ stage_attempts = sa.Table(
     _time("finished_at", nullable=True),
     sa.Column("duration_ms", sa.Integer),
     sa.UniqueConstraint("document_id", "version", "stage", "attempt", "run_id", name="uq_stage_attempts"),
+    sa.Index("ix_stage_attempts_running", "run_id", postgresql_where=sa.text("status = 'RUNNING'")),
 )
 
 stage_artefacts = sa.Table(
@@ -216,7 +220,8 @@ def migrate(url: str) -> None:
     if url.startswith("postgresql://"):
         url = "postgresql+psycopg2://" + url.removeprefix("postgresql://")
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    folder = Path(__file__).parent / "migrations"
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     engine = create_engine(url, pool_size=1)
     try:
         with translate_errors(), engine.begin() as connection:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import document_versions, documents, stage_artefacts
+from rag_pipeline.adapters.postgres.schema import document_versions, documents, images, stage_artefacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class Versions:
             sa.select(document_versions.c.version, document_versions.c.object_key.label("key")).where(
                 document_versions.c.document_id == document_id
             ),
+            sa.select(images.c.version, images.c.object_key.label("key")).where(images.c.document_id == document_id),
         )
         own: set[str] = set()
         others: set[str] = set()

@@ -1,0 +1,131 @@
+"""Short ways to rows for the tests of the facts database."""
+
+import uuid
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.claims import RequestedBatch
+from rag_pipeline.adapters.postgres.documents import NewVersion, Slot
+from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.schema import batches, documents
+from rag_pipeline.core.documents import Document, KnowledgeBase, Stage, Status
+from rag_pipeline.core.partitions import partition_key
+from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind, StageOutcome, WorkItem
+from rag_pipeline.errors import RagPipelineError
+
+
+def new_version(path: str, content: str = "content") -> NewVersion:
+    """What a submit of a text under a path brings; the text stands for its hash."""
+    return NewVersion(
+        source_path=path,
+        file_name=path.rpartition("/")[2],
+        sha256=content,
+        size_bytes=len(content),
+        metadata={},
+        created_by=None,
+    )
+
+
+def register(
+    facts: Facts,
+    kb: KnowledgeBase,
+    path: str,
+    content: str = "content",
+    store: Callable[[Slot], str] = lambda slot: f"{slot.document_id}/v{slot.version}",
+) -> Document:
+    """Register a document without storing an original."""
+    document_id = uuid.uuid4().hex
+    slot = Slot(document_id=document_id, partition_key=partition_key(kb.name, path, document_id), version=1)
+    return facts.documents.register(kb, new_version(path, content), slot, store)
+
+
+def one_batch(candidates: list[Candidate]) -> list[BatchPlan]:
+    """All candidates in one batch."""
+    return [BatchPlan(candidates=tuple(candidates))]
+
+
+def claim(facts: Facts, *, limit: int = 100) -> list[RequestedBatch]:
+    """What the sensor does: everything that waits in one batch."""
+    return facts.claims.claim(limit=limit, plan=one_batch, new_batch_id=lambda: uuid.uuid4().hex)
+
+
+def start(facts: Facts, *, run_id: str = "run") -> str:
+    """Claim all that waits and begin the batch; returns its id."""
+    (batch,) = claim(facts)
+    assert facts.claims.begin_queued(batch.batch_id, run_id)
+    return batch.batch_id
+
+
+def items(facts: Facts, *found: Document) -> list[WorkItem]:
+    """The documents as a batch sees them now."""
+    return facts.claims.items(partition_keys=[document.partition_key for document in found])
+
+
+def set_status(facts: Facts, document: Document, status: Status) -> None:
+    """Set a status as another process would, whatever the rules."""
+    with facts.engine.begin() as connection:
+        connection.execute(sa.update(documents).where(documents.c.id == document.id).values(status=status))
+
+
+def set_attempt(facts: Facts, document: Document, attempt: int) -> None:
+    """Make the document's next run the one after that attempt."""
+    with facts.engine.begin() as connection:
+        connection.execute(sa.update(documents).where(documents.c.id == document.id).values(attempt=attempt))
+
+
+def silence(facts: Facts, batch_id: str, seconds: float) -> None:
+    """Move the batch's creation and last heartbeat into the past."""
+    past = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    with facts.engine.begin() as connection:
+        connection.execute(
+            sa.update(batches).where(batches.c.id == batch_id).values(heartbeat_at=past, created_at=past)
+        )
+
+
+def outcome(
+    item: WorkItem,
+    stage: Stage,
+    kind: OutcomeKind = OutcomeKind.DONE,
+    *,
+    error: RagPipelineError | None = None,
+    summary: dict[str, object] | None = None,
+) -> StageOutcome:
+    """The outcome of a stage for one document."""
+    return StageOutcome(
+        item=item,
+        stage=stage,
+        kind=kind,
+        error=error,
+        summary=summary or {},
+        artefact_key=f"{item.document_id}/{stage}.a{item.attempt}",
+        milliseconds=12,
+    )
+
+
+def run_stages(
+    facts: Facts, batch_id: str, found: Sequence[WorkItem], *, run_id: str = "run", publish: bool = True
+) -> None:
+    """Take documents through every stage with fingerprints that name stage and hash."""
+    ledger = facts.ledger(batch_id=batch_id, run_id=run_id)
+    for stage in Stage:
+        assert ledger.begin(stage, found) == {item.document_id for item in found}
+        going_on = ledger.record(
+            stage,
+            [outcome(item, stage, summary={"pages": 3, "chunks": 2, "tokens": 7, "warnings": ["w"]}) for item in found],
+            {item.document_id: fingerprint_of(item, stage) for item in found},
+        )
+        assert going_on == {item.document_id for item in found}
+    if publish:
+        assert ledger.publish(found, collection="rag_1") == {item.document_id for item in found}
+
+
+def fingerprint_of(item: WorkItem, stage: Stage) -> str:
+    """A fingerprint that changes with the bytes only."""
+    return f"{item.sha256}-{stage}"
+
+
+def make_ready(facts: Facts, document: Document) -> Document:
+    """Claim and index a waiting document."""
+    run_stages(facts, start(facts), items(facts, document))
+    return facts.documents.get(document.id)

@@ -1,0 +1,92 @@
+import multiprocessing
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from rag_pipeline.adapters.postgres import schema
+from rag_pipeline.adapters.postgres.engine import create_engine
+from rag_pipeline.errors import FactsUnavailableError
+from rag_pipeline.settings import Settings
+
+
+@pytest.fixture
+def url(settings: Settings) -> str:
+    return settings.require_postgres()
+
+
+def differences(url: str) -> list[object]:
+    engine = create_engine(url, pool_size=1)
+    try:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(
+                connection, opts={"compare_type": True, "compare_server_default": True}
+            )
+            return list(compare_metadata(context, schema.metadata))
+    finally:
+        engine.dispose()
+
+
+def indexes(url: str) -> dict[str, str]:
+    """Definitions of all indexes: autogenerate does not compare what partial indexes cover."""
+    engine = create_engine(url, pool_size=1)
+    try:
+        with engine.connect() as connection:
+            rows = connection.execute(
+                sa.text(
+                    "SELECT indexname, indexdef FROM pg_indexes "
+                    "WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+                )
+            )
+            return {row.indexname: row.indexdef for row in rows}
+    finally:
+        engine.dispose()
+
+
+def test_migrated_schema_is_the_schema_of_the_module(url: str) -> None:
+    schema.migrate(url)
+    assert differences(url) == []
+
+
+def test_migrated_indexes_are_those_of_the_module(url: str) -> None:
+    schema.migrate(url)
+    migrated = indexes(url)
+    engine = create_engine(url, pool_size=1)
+    with engine.begin() as connection:
+        schema.metadata.drop_all(connection)
+        schema.metadata.create_all(connection)
+    engine.dispose()
+    assert migrated == indexes(url)
+
+
+def test_migrating_twice_changes_nothing(url: str) -> None:
+    schema.migrate(url)
+    engine = create_engine(url, pool_size=1)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(schema.knowledge_bases).values(id="a", name="kept"))
+    schema.migrate(url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.select(schema.knowledge_bases.c.name)).scalars().all() == ["kept"]
+    engine.dispose()
+
+
+def test_two_processes_migrate_at_once(url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=schema.migrate, args=(url,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert differences(url) == []
+
+
+def test_the_url_may_be_that_of_libpq(url: str) -> None:
+    schema.migrate(url.replace("postgresql+psycopg2://", "postgresql://"))
+    assert differences(url) == []
+
+
+def test_a_server_that_is_down_is_a_temporary_error() -> None:
+    with pytest.raises(FactsUnavailableError, match="does not answer"):
+        schema.migrate("postgresql://nobody@127.0.0.1:1/rag")

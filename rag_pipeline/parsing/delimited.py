@@ -6,6 +6,7 @@ passages by themselves (a question and its answer) become records, one "column: 
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _DELIMITERS = ",;\t|"
 _SAMPLE_CHARACTERS = 65_536
 _SAMPLE_ROWS = 200
 _MAX_PREAMBLE_ROWS = 5
+_BETWEEN_CELLS = re.compile(r'"\s*[,;\t|]\s*"')
+"""Two quotes around another delimiter inside a cell: that delimiter is the real one."""
 _SENTINEL = "end-of-file-4f1c"
 
 
@@ -97,7 +100,8 @@ def sniff(text: str, *, is_tabbed: bool = False) -> Dialect:
 
 def _consistency(rows: list[list[str]]) -> float:
     """Share of rows with the commonest number of cells, more for more cells; 0 if that number is one."""
-    widths = [len(row) for row in rows if row and row != [_SENTINEL]]
+    rows = [row for row in rows if row and row != [_SENTINEL]]
+    widths = [len(row) for row in rows]
     if not widths:
         return 0.0
     counts = Counter(widths)
@@ -107,6 +111,7 @@ def _consistency(rows: list[list[str]]) -> float:
     if width == 1 and wider:
         width = max(wider, key=lambda width: (wider[width], width))
         share = wider[width] / len(widths) / 2
+    share *= 1 - sum(any(_BETWEEN_CELLS.search(cell) for cell in row) for row in rows) / len(rows) / 2
     return share * (1 + min(width - 1, 50) / 50) if width > 1 else 0.0
 
 

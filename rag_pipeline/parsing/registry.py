@@ -204,7 +204,8 @@ def _refusal(extension: str, head: bytes | None) -> str:
     if (head or b"").startswith(_OLE_HEAD):
         return "legacy Office files are not supported: convert the file to .docx, .xlsx or .pptx"
     named = f"files with the extension .{extension}" if extension else "files without an extension"
-    return f"{named} are not supported; supported: {', '.join(supported_extensions())}"
+    listed = sorted(extension for extension, target in _BY_EXTENSION.items() if target != _TEXT)
+    return f"{named} are not supported; supported: {', '.join(listed)}, and plain text (txt, log, rst, source code)"
 
 
 def _is_plain_text(head: bytes) -> bool:

@@ -1,5 +1,6 @@
 """`rag-pipeline up` and `rag-pipeline down`."""
 
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ def _start_in_background(settings: Settings) -> None:
     for status in servers.status():
         if status.running:
             typer.echo(f"{status.name:<8} 127.0.0.1:{status.port}  process {status.pid}  log {status.log}")
-    typer.echo(f"Start Dagster with: DAGSTER_HOME={home} dagster dev -w workspace.yaml")
+    typer.echo(f"Start Dagster with: DAGSTER_HOME={shlex.quote(str(home))} dagster dev -w workspace.yaml")
     typer.echo("Stop the servers with: rag-pipeline down")
 
 

@@ -115,6 +115,17 @@ def start_dagster(settings: Settings, *, workspace: Path | None = None) -> Dagst
     return DagsterProcesses(webserver_url=url, home=home, processes=tuple(started), _lock=lock, _record=record)
 
 
+def running_webserver(data_dir: Path) -> str | None:
+    """Address of the webserver that another command runs for this data folder; None if none does."""
+    folders = ServerFolders.at(data_dir)
+    lock = FileLock(folders.servers / "dagster.lock", mode=0o600, timeout=0)
+    try:
+        with lock:
+            return None
+    except Timeout:
+        return str(json.loads((folders.servers / "dagster.json").read_text())["url"])
+
+
 def stop_dagster(data_dir: Path) -> list[str]:
     """Stop Dagster of a data folder: ask the command that runs it to end, then stop what is left.
 
@@ -231,7 +242,7 @@ def _specs(settings: Settings, folders: ServerFolders, home: Path, port: int) ->
             environment=dagster_environment(settings, home),
             folder=folders.servers,
             log=folders.log(name),
-            port=port if name == WEBSERVER else None,
+            port=port if name == WEBSERVER else 0,
             working_dir=Path.cwd(),
         )
         for name, arguments in commands.items()

@@ -83,7 +83,8 @@ class ProcessSpec:
     folder: Path
     """Holds the process record."""
     log: Path
-    port: int | None = None
+    port: int = 0
+    """Where it will listen; 0: nowhere."""
     working_dir: Path = Path("/")
     user: UserIds | None = None
     """None: the same user."""
@@ -97,7 +98,7 @@ class RunningProcess:
     identity: ProcessIdentity
     owner: ProcessIdentity | None
     """The process it was meant to end with; None for a detached server."""
-    port: int | None
+    port: int
     record: Path
     environment_mark: tuple[str, str] | None = None
     """A variable and value that the process and its children carry; proves that a member of its session is ours."""
@@ -121,6 +122,7 @@ class RunningProcess:
                 break
             _signal(self.identity.pid, number)
             _wait_until_gone(self, seconds)
+        _reap(self.identity.pid)
         self._stop_session()
         self.record.unlink(missing_ok=True)
 

@@ -49,7 +49,8 @@ class _Server:
     """How to start one server and know that it is up."""
 
     make_spec: Callable[[int], ProcessSpec]
-    is_ready: Callable[[RunningProcess, int], bool]
+    is_ready: Callable[[RunningProcess], bool]
+    must_restart: Callable[[RunningProcess], bool]
     configured_port: int
 
 
@@ -114,16 +115,14 @@ class EmbeddedServers:
     def _start_missing(self, settings: Settings, folders: ServerFolders) -> None:
         credentials = Credentials.load_or_create(folders.credentials)
         servers = _servers(settings, folders, credentials)
-        ports: dict[str, int] = {}
+        processes = {}
         for name, server in servers.items():
-            port = _attach(folders, name)
-            if port is None:
-                port = _choose_port(name, server, credentials)
-                self._started[name] = start_process(server.make_spec(port), detached=self._detached)
-            ports[name] = port
-        for name, server in servers.items():
-            ports[name] = self._wait_until_ready(name, server, ports[name])
-            credentials = credentials.with_port(name, ports[name])
+            _stop_orphan(folders, name)
+            running = recorded_process(folders.servers, name)
+            processes[name] = running or self._launch(name, server, _choose_port(name, server, credentials))
+        ports = {name: self._wait_until_ready(folders, servers[name], processes[name]) for name in servers}
+        for name, port in ports.items():
+            credentials = credentials.with_port(name, port)
         credentials.save(folders.credentials)
         if postgres.NAME in ports:
             postgres.create_databases(credentials, port=ports[postgres.NAME])
@@ -131,32 +130,32 @@ class EmbeddedServers:
             object_store.create_bucket(credentials, port=ports[object_store.NAME], bucket=settings.s3_bucket)
         write_private(folders.addresses, json.dumps(_addresses(credentials, ports), indent=1))
 
-    def _wait_until_ready(self, name: str, server: _Server, port: int) -> int:
-        """Wait for one server, starting it again on another port if it ends or shares its port; return the port."""
-        process = self._started.get(name)
-        if process is None:  # attached; it may still be coming up only if its starter was killed, then it is an orphan
-            return port
+    def _launch(self, name: str, server: _Server, port: int) -> RunningProcess:
+        process = self._started[name] = start_process(server.make_spec(port), detached=self._detached)
+        return process
+
+    def _wait_until_ready(self, folders: ServerFolders, server: _Server, process: RunningProcess) -> int:
+        """Wait for a server, started or attached to; start it again if it ends or shares its port; return the port."""
+        name, log = process.name, folders.log(process.name)
         deadline = time.monotonic() + _READY_SECONDS
         attempt = 1
-        while not server.is_ready(process, port):
-            shared = name == milvus.NAME and milvus.shares_port(process.identity.pid, port=port)
-            if shared or not process.is_alive():
-                log = process_log(self._folders, name)
-                process.stop(grace_seconds=_GRACE_SECONDS)
-                if attempt == _ATTEMPTS or (server.configured_port and not is_free(port)):
-                    raise ServerStartError(f"{name} did not start on port {port}; the end of {log}:\n{log_tail(log)}")
-                attempt += 1
-                time.sleep(0.5)
-                port = port if is_free(port) else free_port()
-                process = self._started[name] = start_process(server.make_spec(port), detached=self._detached)
+        while not server.is_ready(process):
             if time.monotonic() > deadline:
-                log = process_log(self._folders, name)
                 raise ServerStartError(
-                    f"{name} was not ready after {_READY_SECONDS:.0f} s on port {port}; the end of {log}:\n"
+                    f"{name} was not ready after {_READY_SECONDS:.0f} s on port {process.port}; the end of {log}:\n"
                     f"{log_tail(log)}"
                 )
+            if server.must_restart(process):
+                process.stop(grace_seconds=_GRACE_SECONDS)
+                if attempt == _ATTEMPTS:
+                    raise ServerStartError(
+                        f"{name} did not start on port {process.port}; the end of {log}:\n{log_tail(log)}"
+                    )
+                attempt += 1
+                time.sleep(0.5)
+                process = self._launch(name, server, _next_port(name, server, process.port))
             time.sleep(0.05)
-        return port
+        return process.port
 
     def _stop_started(self, folders: ServerFolders) -> None:
         for name in reversed(START_ORDER):
@@ -203,13 +202,6 @@ def stop_servers(data_dir: Path) -> list[str]:
     return stopped
 
 
-def process_log(folders: ServerFolders | None, name: str) -> Path:
-    """The log of a server that was started."""
-    if folders is None:
-        raise ValueError("start() has not been called")
-    return folders.log(name)
-
-
 def _lock(folders: ServerFolders) -> FileLock:
     return FileLock(folders.lock, mode=0o600, timeout=2 * _READY_SECONDS)
 
@@ -222,47 +214,52 @@ def _servers(settings: Settings, folders: ServerFolders, credentials: Credential
         cluster = postgres.prepare(folders, credentials)
         servers[postgres.NAME] = _Server(
             lambda port: postgres.spec(folders, cluster, port=port),
-            lambda _, port: postgres.is_ready(credentials, port=port),
+            lambda process: postgres.is_ready(credentials, port=process.port),
+            _has_ended,
             settings.postgres_port,
         )
     if settings.s3_endpoint is None:
         servers[object_store.NAME] = _Server(
             lambda port: object_store.spec(folders, credentials, port=port, region=settings.s3_region),
-            lambda _, port: object_store.is_ready(credentials, port=port),
+            lambda process: object_store.is_ready(credentials, port=process.port),
+            _has_ended,
             settings.s3_port,
         )
     if settings.milvus_uri is None:
         servers[milvus.NAME] = _Server(
             lambda port: milvus.spec(folders, port=port),
-            lambda process, port: milvus.is_ready(process.identity.pid, port=port),
+            lambda process: milvus.is_ready(process.identity.pid, port=process.port),
+            lambda process: _has_ended(process) or milvus.shares_port(process.identity.pid, port=process.port),
             settings.milvus_port,
         )
     return servers
 
 
-def _attach(folders: ServerFolders, name: str) -> int | None:
-    """The port of a server that runs on purpose; what a killed command left behind is stopped."""
-    _stop_orphan(folders, name)
-    process = recorded_process(folders.servers, name)
-    return process.port if process is not None and process.is_alive() else None
+def _has_ended(process: RunningProcess) -> bool:
+    return not process.is_alive()
 
 
 def _stop_orphan(folders: ServerFolders, name: str) -> None:
     process = recorded_process(folders.servers, name)
-    if process is not None and (process.is_orphan() or not process.is_alive()):
+    if process is not None and (process.is_orphan() or _has_ended(process)):
         process.stop(grace_seconds=_GRACE_SECONDS)
 
 
 def _choose_port(name: str, server: _Server, credentials: Credentials) -> int:
+    """The configured port, else the one used last if it is free, else any."""
+    return _next_port(name, server, credentials.ports.get(name, 0))
+
+
+def _next_port(name: str, server: _Server, last: int) -> int:
+    wanted = server.configured_port or last
+    if wanted and is_free(wanted):
+        return wanted
     if server.configured_port:
-        if not is_free(server.configured_port):
-            raise ServerStartError(
-                f"port {server.configured_port} for {name} is taken: "
-                f"stop what uses it, or unset RAG_{name.upper()}_PORT to take any free one"
-            )
-        return server.configured_port
-    last = credentials.ports.get(name)
-    return last if last and is_free(last) else free_port()
+        raise ServerStartError(
+            f"port {wanted} for {name} is taken: "
+            f"stop what uses it, or unset RAG_{name.upper()}_PORT to take any free one"
+        )
+    return free_port()
 
 
 def _addresses(credentials: Credentials, ports: dict[str, int]) -> dict[str, dict[str, Any]]:

@@ -1,10 +1,10 @@
-"""Where a chunk comes from: its pages, regions and block types, and the same as one line for people."""
+"""Where a chunk comes from: its pages, regions, block types and what its blocks have in common. Pure, no I/O."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rag_pipeline.core.chunk import Chunk, PageRegion
+from rag_pipeline.core.chunk import PageRegion
 from rag_pipeline.core.parsed_document import Block, PageRecord, ParsedDocument
 
 _RANGES = frozenset({"row"})
@@ -65,19 +65,6 @@ class PageFinder:
     def _between(self, start: int, end: int) -> Sequence[PageRecord]:
         first = max(bisect_right(self._starts, start) - 1, 0)
         return self._pages[first : max(bisect_right(self._starts, end - 1), first + 1)]
-
-
-def source_locator(chunk: Chunk) -> str:
-    """One line for people, e.g. `pages 3-4, Setup > Run, characters 120-480`; rows and sheets where there are any."""
-    parts = []
-    if chunk.page is not None:
-        last = chunk.page_end or chunk.page
-        parts.append(f"page {chunk.page}" if last == chunk.page else f"pages {chunk.page}-{last}")
-    parts.extend(f"{key} {chunk.metadata[key]}" for key in ("sheet", "row") if key in chunk.metadata)
-    if chunk.heading_path:
-        parts.append(" > ".join(chunk.heading_path))
-    parts.append(f"characters {chunk.start}-{chunk.end}")
-    return ", ".join(parts)
 
 
 def _page_range(blocks: Sequence[Block]) -> tuple[int | None, int | None]:

@@ -69,6 +69,7 @@ class EmbeddingServer:
         self.base64_vectors = base64_vectors
         self.most_texts = most_texts
         self.refuse_everything = refuse_everything
+        self.refuses_poison = True
         self.requests = 0
         self.texts = 0
         self.received: list[Received] = []
@@ -124,7 +125,7 @@ class EmbeddingServer:
             return "model not found"
         if len(texts) > self.most_texts:
             return f"batch size is invalid, it should not be larger than {self.most_texts}"
-        poisoned = [text for text in texts if POISON in text]
+        poisoned = [text for text in texts if POISON in text] if self.refuses_poison else []
         return f"the input is not allowed: {poisoned[0]}" if poisoned else None
 
 

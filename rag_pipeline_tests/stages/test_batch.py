@@ -1,0 +1,189 @@
+"""Batches without Dagster: resume, partial runs, rebuilds, and documents that are taken away meanwhile."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from rag_pipeline.core.documents import Document, Stage, Status
+from rag_pipeline.core.work import OutcomeKind, StageOutcome
+from rag_pipeline.local.servers import EmbeddedServers
+from rag_pipeline.settings import Settings
+from rag_pipeline.stages.batch import BatchRequest, BatchResult, run_batch
+from rag_pipeline.stages.services import Services
+from rag_pipeline_tests.defs.system import System, running_system
+
+KB = "manuals"
+ALL = tuple(Stage)
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """Runs batches as a Dagster run would, and keeps what was reported."""
+
+    system: System
+    services: Services
+    reported: list[StageOutcome] = field(default_factory=list)
+    _runs: int = 0
+
+    def submit(self, name: str, text: str) -> Document:
+        return self.system.client.submit(KB, text.encode(), filename=name)
+
+    def run(self, *documents: Document, stages: tuple[Stage, ...] = ALL, force: bool = False) -> BatchResult:
+        self._runs += 1
+        self.reported.clear()
+        request = BatchRequest(
+            run_id=f"run-{self._runs}",
+            partition_keys=tuple(document.partition_key for document in documents),
+            stages=stages,
+            force=force,
+        )
+        return run_batch(self.services, request, lambda _, outcomes: self.reported.extend(outcomes))
+
+    def now(self, document: Document) -> Document:
+        return self.system.client.document(document.id)
+
+    def kinds(self, stage: Stage) -> list[OutcomeKind]:
+        return [outcome.kind for outcome in self.reported if outcome.stage is stage]
+
+
+@contextmanager
+def running(settings: Settings, **changes: object) -> Iterator[Runner]:
+    with running_system(settings, **changes) as system, Services.from_settings(system.settings) as services:
+        system.client.create_knowledge_base(KB)
+        yield Runner(system=system, services=services)
+
+
+@pytest.fixture
+def runner(settings: Settings) -> Iterator[Runner]:
+    with running(settings) as found:
+        yield found
+
+
+def test_all_stages_make_a_document_ready_and_searchable(runner: Runner) -> None:
+    document = runner.submit("pump.md", "# Pump\n\nThe pump is serviced every 4000 hours.\n")
+    result = runner.run(document)
+    assert (result.ready, result.failures) == (1, [])
+    assert [outcome.stage for outcome in runner.reported] == list(Stage)
+    found = runner.system.client.search(KB, "pump serviced hours", top_k=1)[0]
+    assert (found.document_id, found.heading_path) == (document.id, ("Pump",))
+    snapshot = runner.services.settings.snapshots / document.kb_id / document.id / "chunks.json"
+    assert snapshot.is_file()
+
+
+def test_index_failure_is_temporary_and_resumes_without_the_embedder(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "milvus"
+    folder.mkdir()
+    milvus = EmbeddedServers()
+    without_milvus = settings.model_copy(update={"data_dir": folder, "milvus_uri": None})
+    own = milvus.start(without_milvus)
+    try:
+        with running(own) as runner:
+            first = runner.submit("a.txt", "The first text, which makes the collection.")
+            assert runner.run(first).ready == 1
+            documents = [runner.submit(f"{number}.txt", f"Text number {number}.") for number in range(3)]
+            milvus.stop()
+            result = runner.run(*documents)
+            assert [outcome.stage for outcome in result.failures] == [Stage.INDEX_WRITES] * 3
+            for document in documents:
+                error = runner.now(document).error
+                assert error is not None
+                assert (error.stage, error.code, error.error_class) == (
+                    "index_writes",
+                    "vector_store_unavailable",
+                    "temporary",
+                )
+            asked = runner.system.embedding.requests
+            assert milvus.start(without_milvus).milvus_uri == own.milvus_uri
+            assert runner.run(*documents, stages=(Stage.INDEX_WRITES,)).ready == 3
+            assert runner.system.embedding.requests == asked
+            assert {outcome.stage for outcome in runner.reported} == {Stage.INDEX_WRITES}
+    finally:
+        milvus.stop()
+
+
+def test_ready_documents_are_left_alone_with_their_old_metadata(runner: Runner) -> None:
+    document = runner.submit("a.txt", "Some text.")
+    runner.run(document)
+    chunks = [dict(outcome.summary) for outcome in runner.reported if outcome.stage is Stage.CHUNKS]
+    result = runner.run(document)
+    assert (result.ready, result.left_alone) == (0, 1)
+    assert [outcome.kind for outcome in runner.reported] == [OutcomeKind.UNCHANGED] * len(Stage)
+    assert [dict(outcome.summary) for outcome in runner.reported if outcome.stage is Stage.CHUNKS] == chunks
+    assert runner.now(document).version == 1
+
+
+def test_partial_materialization_hands_the_document_back(runner: Runner) -> None:
+    document = runner.submit("a.txt", "Some text.")
+    runner.run(document, stages=(Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS))
+    assert runner.now(document).status is Status.PENDING
+    runner.run(document)
+    assert runner.kinds(Stage.PARSED_BLOCKS) == [OutcomeKind.UNCHANGED]
+    assert runner.now(document).status is Status.READY
+
+
+def test_stage_without_its_upstream_says_where_to_begin(runner: Runner) -> None:
+    document = runner.submit("a.txt", "Some text.")
+    result = runner.run(document, stages=(Stage.EMBEDDINGS,))
+    error = result.failures[0].error
+    assert error is not None
+    assert error.code == "missing_artefact"
+    assert "materialize from source_document" in str(error)
+
+
+def test_changed_chunking_builds_the_next_version_and_pays_only_for_new_texts(settings: Settings) -> None:
+    text = "\n\n".join(f"Paragraph {number} speaks of valve {number} and of nothing else." * 3 for number in range(40))
+    with running(settings) as runner:
+        document = runner.submit("a.txt", text)
+        runner.run(document)
+        before = runner.now(document)
+        with running_system_again(runner, chunk_tokens=64, chunk_overlap_tokens=0) as changed:
+            assert changed.run(document).ready == 1
+            assert changed.kinds(Stage.PARSED_BLOCKS) == [OutcomeKind.UNCHANGED]
+            after = changed.now(document)
+            assert (after.version, after.live_version) == (2, 2)
+            assert (after.chunk_count or 0) > (before.chunk_count or 0)
+            assert all(result.version == 2 for result in changed.system.client.search(KB, "valve 7"))
+
+
+def test_same_bytes_under_another_name_are_not_embedded_again(runner: Runner) -> None:
+    text = "The very same text under two names."
+    runner.run(runner.submit("one.txt", text))
+    asked = runner.system.embedding.requests
+    second = runner.submit("two.txt", text)
+    runner.run(second)
+    assert runner.now(second).status is Status.READY
+    assert runner.system.embedding.requests == asked
+
+
+def test_text_without_content_is_no_content_and_costs_nothing(runner: Runner) -> None:
+    document = runner.submit("blank.txt", "\n \n\t\n")
+    runner.run(document)
+    assert runner.now(document).status is Status.NO_CONTENT
+    assert runner.system.embedding.requests == 0
+
+
+def test_document_that_is_being_deleted_is_not_overwritten(runner: Runner) -> None:
+    document = runner.submit("a.txt", "Some text.")
+
+    def delete_after_chunking(stage: Stage, outcomes: object) -> None:
+        if stage is Stage.CHUNKS:
+            with runner.services.facts.engine.begin() as connection:
+                connection.execute(sa.text("UPDATE documents SET status = 'DELETING'"))
+
+    request = BatchRequest(run_id="run", partition_keys=(document.partition_key,), stages=ALL)
+    result = run_batch(runner.services, request, delete_after_chunking)
+    assert (result.ready, result.lost) == (0, 1)
+    assert runner.now(document).status is Status.DELETING
+    assert runner.system.embedding.requests == 0
+
+
+@contextmanager
+def running_system_again(runner: Runner, **changes: object) -> Iterator[Runner]:
+    """The same stores under other settings."""
+    settings = runner.system.settings.model_copy(update=changes)
+    with Services.from_settings(settings) as services:
+        yield Runner(system=runner.system, services=services, _runs=100)

@@ -1,0 +1,179 @@
+"""Reads text in images: PP-OCR models (Chinese and English) that are bundled with rapidocr, on ONNX Runtime.
+
+Nothing is downloaded. The models (30 MB) are loaded with the first image and stay for the life of the process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Image = npt.NDArray[np.uint8]
+"""Shape (height, width, 3), channels blue, green, red."""
+
+MAX_SIDE = 4000
+"""Longer images are scaled down by the engine, pixels; render pages below this."""
+_MIN_SCORE = 0.5
+_SAMPLES = 6
+"""Lines that are read both ways to find out how a page is turned."""
+_BLANK_CONTRAST = 24
+"""Grey levels between the darkest and the lightest part of a page without anything on it."""
+_MIN_SIDE = 8
+
+
+class OcrLine(NamedTuple):
+    """One line of text; pixels of the turned image, origin at the top left."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    score: float
+    """Confidence, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OcrResult:
+    """What was found in one image."""
+
+    lines: tuple[OcrLine, ...]
+    turned: int
+    """Degrees clockwise (0, 90, 180 or 270) by which the image had to be turned for the text to stand upright."""
+
+    @property
+    def line_height(self) -> float:
+        """Median height of the lines in pixels, 0 without lines: below about 16 a larger image reads better."""
+        return float(np.median([line.bottom - line.top for line in self.lines])) if self.lines else 0.0
+
+
+class OcrEngine:
+    """Text detection and recognition; one engine per process."""
+
+    def __init__(self, *, threads: int = 1) -> None:
+        """Prepare an engine; nothing is loaded yet.
+
+        Args:
+            threads: per image; 1 where as many parser processes run as there are cores.
+        """
+        self._threads = threads
+        self._models: Any = None
+
+    def read(self, image: Image) -> OcrResult:
+        """Read one image, turning it when the text does not stand upright."""
+        if min(image.shape[:2]) < _MIN_SIDE or _is_blank(image):
+            return OcrResult(lines=(), turned=0)
+        boxes = self._detect(image)
+        if not len(boxes):
+            return OcrResult(lines=(), turned=0)
+        turned = self._orientation(image, boxes)
+        if turned:
+            image = np.ascontiguousarray(np.rot90(image, k=-turned // 90))
+            boxes = self._detect(image)
+            if not len(boxes):
+                return OcrResult(lines=(), turned=0)
+        found = self._recognise([_crop(image, box) for box in boxes])
+        lines = tuple(
+            OcrLine(text.strip(), *_bounds(box), score)
+            for box, (text, score) in zip(boxes, found, strict=True)
+            if score >= _MIN_SCORE and text.strip()
+        )
+        return OcrResult(lines=lines, turned=turned)
+
+    def _detect(self, image: Image) -> npt.NDArray[np.float32]:
+        """Corners of the lines, shape (count, 4, 2): top left, top right, bottom right, bottom left."""
+        boxes = self._engine()._load_det_model()(image).boxes
+        return np.empty((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32)
+
+    def _recognise(self, crops: list[Image]) -> list[tuple[str, float]]:
+        from rapidocr.ch_ppocr_rec import TextRecInput
+
+        output = self._engine()._load_rec_model()(TextRecInput(img=crops, return_word_box=False))
+        return [(str(text), float(score)) for text, score in zip(output.txts, output.scores, strict=True)]
+
+    def _orientation(self, image: Image, boxes: npt.NDArray[np.float32]) -> int:
+        """How far the image must be turned clockwise: the longest lines are read both ways."""
+        sizes = [_size(box) for box in boxes]
+        tall = sum(width * height for width, height in sizes if height > 1.5 * width)
+        is_sideways = tall > 0.5 * sum(width * height for width, height in sizes)
+        order = sorted(range(len(boxes)), key=lambda index: max(sizes[index]), reverse=True)
+        fitting = [i for i in order if (sizes[i][1] > 1.5 * sizes[i][0]) == is_sideways][:_SAMPLES]
+        if not fitting:
+            return 0
+        crops = [_crop(image, boxes[index], turn_tall=False) for index in fitting]
+        ways = (90, 270) if is_sideways else (0, 180)
+        scores = {
+            way: sum(
+                score * len(text)
+                for text, score in self._recognise(
+                    [np.ascontiguousarray(np.rot90(crop, k=-way // 90)) for crop in crops]
+                )
+            )
+            for way in ways
+        }
+        first, second = ways
+        # Upright is the rule: another way must read clearly better.
+        if not is_sideways and scores[second] < 1.15 * scores[first]:
+            return first
+        return max(ways, key=lambda way: scores[way])
+
+    def _engine(self) -> Any:
+        if self._models is None:
+            import rapidocr
+
+            models = Path(rapidocr.__file__).parent / "models"
+            self._models = rapidocr.RapidOCR(
+                params={
+                    "Global.log_level": "error",
+                    "Global.max_side_len": MAX_SIDE,
+                    "Det.model_path": str(_bundled(models, "det")),
+                    "Rec.model_path": str(_bundled(models, "rec")),
+                    "EngineConfig.onnxruntime.intra_op_num_threads": self._threads,
+                    "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+                }
+            )
+        return self._models
+
+
+def _bundled(models: Path, task: str) -> Path:
+    return next(iter(sorted(models.glob(f"*_{task}_*.onnx"))))
+
+
+def _is_blank(image: Image) -> bool:
+    """Whether nothing stands out, on means of small fields so that single specks of dust do not count."""
+    height, width = image.shape[:2]
+    step = max(min(height, width) // 200, 1)
+    grey = image[: height // step * step, : width // step * step].mean(axis=2, dtype=np.float32)
+    fields = grey.reshape(height // step, step, width // step, step).mean(axis=(1, 3))
+    return float(fields.max() - fields.min()) < _BLANK_CONTRAST
+
+
+def _size(box: npt.NDArray[np.float32]) -> tuple[float, float]:
+    width = max(float(np.linalg.norm(box[0] - box[1])), float(np.linalg.norm(box[3] - box[2])))
+    height = max(float(np.linalg.norm(box[0] - box[3])), float(np.linalg.norm(box[1] - box[2])))
+    return width, height
+
+
+def _bounds(box: npt.NDArray[np.float32]) -> Sequence[float]:
+    return [float(value) for value in (box[:, 0].min(), box[:, 1].min(), box[:, 0].max(), box[:, 1].max())]
+
+
+def _crop(image: Image, box: npt.NDArray[np.float32], *, turn_tall: bool = True) -> Image:
+    """The line, straightened; a tall one is turned to lie, unless `turn_tall` is false."""
+    import cv2
+
+    width, height = (max(round(value), 1) for value in _size(box))
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    straight = cv2.warpPerspective(
+        image,
+        cv2.getPerspectiveTransform(box, corners),
+        (width, height),
+        borderMode=cv2.BORDER_REPLICATE,
+        flags=cv2.INTER_CUBIC,
+    )
+    if turn_tall and height >= 1.5 * width:
+        straight = np.rot90(straight)
+    return np.ascontiguousarray(straight, np.uint8)

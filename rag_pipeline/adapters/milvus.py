@@ -7,6 +7,7 @@ in PostgreSQL, not here.
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,8 @@ CONNECT_SECONDS = 5.0
 QUERY_SECONDS = 15.0
 """The slowest query measured, BM25 over 40,000 unflushed rows of Milvus Lite, takes 8 s."""
 WRITE_SECONDS = 120.0
+RACE_SECONDS = 3.0
+"""How long another process may take to finish creating a collection."""
 GROUP_ROWS = 1000
 """Rows or ids of one request."""
 GROUP_BYTES = 8 * 1024 * 1024
@@ -238,14 +241,20 @@ class MilvusIndex(VectorIndex):
 
     @contextlib.contextmanager
     def _lost_race(self, exists: Callable[[], bool]) -> Iterator[None]:
-        """Ignore an error of a creation when the thing is there afterwards: another process was faster."""
+        """Ignore an error of a creation when the thing is there soon after: another process was faster.
+
+        Milvus Lite refuses the second creation while the first is under way, before it shows what is created.
+        """
         from pymilvus.exceptions import MilvusException
 
         try:
             yield
         except MilvusException:
-            if not exists():
-                raise
+            give_up = time.monotonic() + RACE_SECONDS
+            while not exists():
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(0.05)
 
     def _run_loaded(self, generation: CollectionGeneration, call: Callable[["MilvusClient"], T]) -> T:
         """Run a call, and again after loading the collection: a server that was restarted has unloaded it."""

@@ -1,4 +1,7 @@
-"""Show several processes' logs as one: new lines as they come, with the time and the process's name in front."""
+"""Show several processes' logs as one: new lines as they come, with the time and the process's name in front.
+
+Routine lines of Dagster are left out; the files have them.
+"""
 
 import re
 import threading
@@ -12,6 +15,11 @@ _POLL_SECONDS = 0.2
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [+-]\d{4})? - ")
 """What Dagster puts in front of a line."""
+_ROUTINE = re.compile(
+    r" - DEBUG - |MonitoringDaemon - INFO - |SensorDaemon - INFO - Checking for new runs"
+    r"|skipped: (?:No document is waiting|The inbox is empty|Nothing to put right)"
+)
+"""Lines that come every few seconds while nothing happens, and every event of every run: they stay in the log file."""
 
 
 class LogFollower:
@@ -54,5 +62,5 @@ class LogFollower:
             *lines, self._partial[name] = (self._partial[name] + added.decode(errors="replace")).split("\n")
             for line in lines:
                 text = _OWN_TIME.sub("", _COLOUR.sub("", line)).rstrip()
-                if text:
+                if text and not _ROUTINE.search(text):
                     self._write(f"{time.strftime('%H:%M:%S')} {name:<{self._width}} | {text}")

@@ -44,7 +44,7 @@ _XML_DECLARATION = re.compile(r"^\s*<\?xml\b[^>]*>")
 _XML_ENCODING = re.compile(rb"^\s*<\?xml\b[^>]*?\bencoding\s*=\s*[\"']([\w.:-]+)")
 _LANGUAGE_CLASS = re.compile(r"(?:^|\s)(?:language|lang|highlight-source|brush:)-?\s*([\w+#-]+)")
 _SPACES = re.compile(r"[ \t\r\n\f\xa0]+")
-_TAG = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<[/!?a-z][^>]*>", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(r"<!--|<(script|style)\b[^<>]*>|<[/!?a-z][^<>]*>", re.IGNORECASE)
 _META = {
     "author": "author",
     "description": "description",
@@ -88,11 +88,28 @@ def add_html(builder: DocumentBuilder, source: str, *, base: str = "") -> None:
     root = _parse(source)
     if root is None:
         builder.warn("the page is nested too deeply for its structure to be used; it was read as plain text")
-        text = html.unescape(_TAG.sub("\n\n", source))
+        text = html.unescape(strip_markup(source, "\n\n"))
         add_paragraphs(builder, "\n\n".join(" ".join(line.split()) for line in text.split("\n\n") if line.strip()))
         return
     _read_head(builder, root)
     _Walker(builder, _base(root) or base).add(root)
+
+
+def strip_markup(source: str, replacement: str = "") -> str:
+    """HTML without tags, comments, scripts and styles, in linear time whatever is left open."""
+    pieces: list[str] = []
+    position = 0
+    lower = source.lower() if len(source.lower()) == len(source) else source
+    while match := _MARKUP.search(source, position):
+        pieces += [source[position : match.start()], replacement]
+        position = match.end()
+        if match.group() == "<!--":
+            position = lower.find("-->", position) + 3
+        elif match.group(1):
+            position = lower.find(f"</{match.group(1).lower()}", position)
+        if position < match.end():
+            return "".join(pieces)
+    return "".join([*pieces, source[position:]])
 
 
 def _parse(source: str) -> "etree._Element | None":

@@ -24,7 +24,6 @@ _FRONT_MATTER = re.compile(r"---[ \t]*(?:\r\n|\n|\r)(.*?)(?:\r\n|\n|\r)(?:---|\.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _HEADING_MARKS = re.compile(r"[ \t]*(#{1,6})[ \t]+")
 _CLOSING_MARKS = re.compile(r"(?:^|[ \t])#+[ \t]*$")
-_HTML_TAG = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _HTML_BREAK = re.compile(r"<br\b", re.IGNORECASE)
 _RULE = re.compile(r"[ \t>]*(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})")
 
@@ -214,7 +213,7 @@ def _leaf(tokens: list[Token], index: int, item_depth: int) -> _Leaf | None:
         language = token.info.split()[0] if token.info.strip() else ""
         metadata = {"language": language} if language else {}
         return _Leaf(type=BlockType.CODE, first_line=first, end_line=end, metadata=metadata)
-    if token.type == "html_block" and is_blank(_HTML_TAG.sub("", token.content)):
+    if token.type == "html_block" and is_blank(_without_markup(token.content)):
         return _Leaf(type=BlockType.PARAGRAPH, first_line=first, end_line=end, is_hidden=True)
     if item_depth:
         return _Leaf(type=BlockType.LIST_ITEM, first_line=first, end_line=end, level=item_depth)
@@ -270,6 +269,12 @@ def _is_header_of(leaf: _Leaf, table: _Leaf, line: Callable[[int], str]) -> bool
 def _split_row(line: str) -> tuple[str, ...]:
     inner = line.strip().removeprefix("|").removesuffix("|")
     return tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", inner))
+
+
+def _without_markup(source: str) -> str:
+    from rag_pipeline.parsing.html import strip_markup
+
+    return strip_markup(source)
 
 
 @cache

@@ -6,7 +6,7 @@ keeps its source, comments included: its records are spans of it, so nothing is 
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -162,37 +162,49 @@ def _add_records(builder: DocumentBuilder, records: list[_Record], metadata: dic
 
 
 def _split(value: Any, path: str, label: str) -> Iterator[_Record]:
-    """Records of a value: elements of the outermost list one by one, else whatever fits, else its members."""
+    """Records of a value: objects of the outermost list one by one, else whatever fits, else its members."""
     if isinstance(value, _Object):
         text = _fitting(value, label)
-        if text is not None:
-            yield _Record(path=path, text=text)
+        if text is None:
+            yield from _split_members(_members(value, path, label), path)
         else:
-            yield from _split_members(value, path, label)
-    elif isinstance(value, list) and (not label or _fitting(value, label) is None) and not _is_flat(value):
-        for index, item in enumerate(value):
-            yield from _split(item, f"{path}[{index}]", f"{label}[{index}]" if label else "")
+            yield _Record(path=path, text=text)
+    elif isinstance(value, list) and not _is_flat(value) and (not label or _fitting(value, label) is None):
+        yield from _split_members(_items(value, path, label), path)
     else:
         yield _Record(path=path, text="\n".join(_lines(value, label)))
 
 
-def _split_members(value: _Object, path: str, label: str) -> Iterator[_Record]:
+def _split_members(members: Iterable[tuple[Any, str, str, bool]], path: str) -> Iterator[_Record]:
     """Small members together, in order, up to the size of a record; large ones divided further."""
     together: list[str] = []
     size = 0
-    for key, member in value:
-        name = f"{label}.{key}" if label else key
-        text = _fitting(member, name)
+    for member, member_path, name, is_apart in members:
+        text = None if is_apart else _fitting(member, name)
         if together and (text is None or size + len(text) > RECORD_CHARACTERS):
             yield _Record(path=path, text="\n".join(together))
             together, size = [], 0
         if text is None:
-            yield from _split(member, path + (f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"), name)
+            yield from _split(member, member_path, name)
         else:
             together.append(text)
             size += len(text)
     if together:
         yield _Record(path=path, text="\n".join(together))
+
+
+def _members(value: _Object, path: str, label: str) -> Iterator[tuple[Any, str, str, bool]]:
+    """Member, its JSON path, its name in the text, and whether it is a record of its own."""
+    for key, member in value:
+        step = f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{json.dumps(key)}]"
+        yield member, path + step, f"{label}.{key}" if label else key, False
+
+
+def _items(value: list[Any], path: str, label: str) -> Iterator[tuple[Any, str, str, bool]]:
+    """The same for a list: objects are records of their own, without the index where the list is the outermost."""
+    for index, item in enumerate(value):
+        is_object = isinstance(item, _Object)
+        yield item, f"{path}[{index}]", "" if is_object and not label else f"{label}[{index}]", is_object
 
 
 def _fitting(value: Any, label: str) -> str | None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from rag_pipeline.core.parsed_document import BlockType
+from rag_pipeline.parsing.html import strip_markup
 from rag_pipeline_tests.parsing.documents import headings, only_block, outline, parse_bytes, texts
 
 
@@ -162,3 +163,16 @@ def test_text_without_tags_is_a_paragraph(tmp_path: Path) -> None:
 def test_xml_declaration_of_xhtml_is_no_obstacle(tmp_path: Path) -> None:
     source = '<?xml version="1.0" encoding="UTF-8"?>\n<html xmlns="http://www.w3.org/1999/xhtml"><body><p>ok</p></body></html>'
     assert parse_bytes(tmp_path, source, "a.xhtml").text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("a<b>b</b><!-- c --><SCRIPT x=1>d<e></SCRIPT >f &lt;", "abf &lt;"),
+        ("a<!-- never closed", "a"),
+        ("a<style>never closed", "a"),
+        ("1 < 2 <3", "1 < 2 <3"),
+    ],
+)
+def test_markup_is_stripped(source: str, text: str) -> None:
+    assert strip_markup(source) == text

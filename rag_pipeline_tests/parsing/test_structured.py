@@ -169,3 +169,14 @@ def test_aliases_and_tags_are_text(tmp_path: Path) -> None:
     source = "\n".join([*lines, "loop: &l [*l]", 'run: !!python/object/apply:os.system ["echo pwned > /tmp/x"]', ""])
     document = parse_bytes(tmp_path, source, "bomb.yaml")
     assert document.text == source
+
+
+def test_lists_of_small_lists_share_records(tmp_path: Path) -> None:
+    found = records(tmp_path, json.dumps({"coordinates": [[number, number + 1] for number in range(400)]}))
+    assert {path for path, _ in found} == {"$.coordinates"}
+    assert found[0][1].startswith("coordinates[0]: 0, 1\ncoordinates[1]: 1, 2\n")
+    assert len(found) < 20
+
+
+def test_small_list_of_mixed_values(tmp_path: Path) -> None:
+    assert records(tmp_path, '[1, [2, [3]], {"a": 4}]') == [("$", "[0]: 1\n[1][0]: 2\n[1][1]: 3"), ("$[2]", "a: 4")]

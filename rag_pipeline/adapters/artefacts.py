@@ -137,6 +137,7 @@ class ArtefactStore:
         if path.stat().st_size <= self._limit // 8:
             return self.put(key, path.read_bytes())
         self._objects.put(key, path, content_type="application/vnd.apache.parquet")
+        self._forget(key)
         return key
 
     def get(self, key: str) -> bytes:
@@ -155,6 +156,7 @@ class ArtefactStore:
         return content
 
     def _remember(self, key: str, content: bytes) -> None:
+        self._forget(key)
         if len(content) > self._limit // 8:
             return
         with self._lock:
@@ -163,6 +165,10 @@ class ArtefactStore:
             while self._size > self._limit:
                 _, dropped = self._cache.popitem(last=False)
                 self._size -= len(dropped)
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._size -= len(self._cache.pop(key, b""))
 
 
 def _to_parquet(table: pa.Table) -> bytes:

@@ -17,6 +17,7 @@ from rag_pipeline.core.documents import (
     Status,
     allowed_from,
 )
+from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import (
     DocumentBusyError,
     IllegalTransitionError,
@@ -133,7 +134,8 @@ class Documents:
             .limit(1)
         )
         with transaction(self._engine) as connection:
-            row = connection.execute(statement).mappings().first()
+            # No name holds control characters, and the driver cannot send all of them.
+            row = None if has_control_characters(text) else connection.execute(statement).mappings().first()
         if row is None:
             raise ResourceNotFoundError(f"there is no document {text!r} (id, partition key or path)")
         return _document(row)

@@ -1,0 +1,318 @@
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.node_log import node_log
+from rag_pipeline.adapters.postgres.schema import batches, documents
+from rag_pipeline.core.documents import WORKING, KnowledgeBase, Stage, Status
+from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind
+from rag_pipeline.errors import EmbeddingUnavailableError
+from rag_pipeline_tests.adapters.postgres.rows import (
+    claim,
+    items,
+    one_batch,
+    outcome,
+    register,
+    run_stages,
+    set_attempt,
+    set_status,
+    silence,
+    start,
+)
+
+
+def owners(facts: Facts) -> dict[str, str | None]:
+    with facts.engine.connect() as connection:
+        rows = connection.execute(sa.select(documents.c.id, documents.c.batch_id))
+        return {row.id: row.batch_id for row in rows}
+
+
+def test_four_threads_never_give_a_document_to_two_batches(facts: Facts, kb: KnowledgeBase) -> None:
+    found = {register(facts, kb, f"{number}.txt").id for number in range(40)}
+    together = Barrier(4)
+    claimed: list[str] = []
+
+    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
+        claimed.extend(candidate.document_id for candidate in candidates)
+        return [BatchPlan(candidates=tuple(candidates[start : start + 3])) for start in range(0, len(candidates), 3)]
+
+    def claim_all() -> None:
+        together.wait()
+        for _ in range(10):
+            facts.claims.claim(limit=7, plan=plan, new_batch_id=lambda: uuid.uuid4().hex)
+
+    with ThreadPoolExecutor(4) as threads:
+        for future in [threads.submit(claim_all) for _ in range(4)]:
+            future.result()
+    assert sorted(claimed) == sorted(found)
+    owned = owners(facts)
+    assert all(owned.values())
+    with facts.engine.connect() as connection:
+        counts = {row.id: row.document_count for row in connection.execute(sa.select(batches))}
+    assert counts == {batch_id: list(owned.values()).count(batch_id) for batch_id in counts}
+
+
+def test_the_oldest_waiting_documents_come_first(facts: Facts, kb: KnowledgeBase) -> None:
+    found = [register(facts, kb, f"{number}.txt") for number in range(3)]
+    seen: list[Candidate] = []
+
+    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
+        seen.extend(candidates)
+        return one_batch(candidates)
+
+    (batch,) = facts.claims.claim(limit=2, plan=plan, new_batch_id=lambda: "b")
+    assert [candidate.document_id for candidate in seen] == [document.id for document in found[:2]]
+    assert (batch.first_partition, batch.last_partition) == (found[0].partition_key, found[1].partition_key)
+    assert owners(facts) == {found[0].id: "b", found[1].id: "b", found[2].id: None}
+
+
+def test_a_plan_that_crashes_leaves_the_documents_waiting(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+
+    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
+        raise RuntimeError("no Dagster")
+
+    with pytest.raises(RuntimeError):
+        facts.claims.claim(limit=5, plan=plan, new_batch_id=lambda: "b")
+    assert owners(facts) == {document.id: None}
+    assert facts.claims.open_batches() == []
+
+
+def test_nothing_waiting_plans_nothing(facts: Facts) -> None:
+    assert claim(facts) == []
+
+
+def test_a_document_is_new_until_its_first_run(facts: Facts, kb: KnowledgeBase) -> None:
+    register(facts, kb, "a.txt")
+    news: list[bool] = []
+
+    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
+        news.extend(candidate.is_new for candidate in candidates)
+        return one_batch(candidates)
+
+    for _ in range(2):
+        (batch,) = facts.claims.claim(limit=5, plan=plan, new_batch_id=lambda: uuid.uuid4().hex)
+        facts.claims.begin_queued(batch.batch_id, "run")
+        facts.claims.finish(batch.batch_id)
+    assert news == [True, False]
+
+
+def test_a_queued_batch_begins_once(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    (batch,) = claim(facts)
+    with ThreadPoolExecutor(4) as threads:
+        begun = list(threads.map(lambda run: facts.claims.begin_queued(batch.batch_id, run), "1234"))
+    assert sorted(begun) == [False, False, False, True]
+    assert facts.documents.get(document.id).attempt == 1
+
+
+def test_a_batch_that_was_taken_back_does_not_begin(facts: Facts, kb: KnowledgeBase) -> None:
+    register(facts, kb, "a.txt")
+    (batch,) = claim(facts)
+    silence(facts, batch.batch_id, 100)
+    assert facts.claims.take_back(batch.batch_id, reason="lost", lease_seconds=60) == 1
+    assert not facts.claims.begin_queued(batch.batch_id, "run")
+
+
+def test_a_run_started_by_hand_takes_only_what_nobody_works_on(facts: Facts, kb: KnowledgeBase) -> None:
+    busy = register(facts, kb, "busy.txt")
+    batch_id = start(facts)
+    found = {status: register(facts, kb, f"{status}.txt") for status in Status}
+    for status, document in found.items():
+        set_status(facts, document, status)
+    manual = facts.claims.begin_manual("by hand", [busy.id, *(document.id for document in found.values())])
+    owned = owners(facts)
+    assert owned[busy.id] == batch_id
+    assert {status for status, document in found.items() if owned[document.id] == manual} == {
+        Status.PENDING,
+        Status.FAILED,
+        Status.CANCELED,
+    }
+
+
+def test_finish_hands_back_what_is_not_done(facts: Facts, kb: KnowledgeBase) -> None:
+    untouched, begun, canceling = (register(facts, kb, f"{number}.txt") for number in range(3))
+    batch_id = start(facts)
+    facts.ledger(batch_id=batch_id, run_id="run").begin(Stage.PARSED_BLOCKS, items(facts, begun, canceling))
+    set_status(facts, canceling, Status.CANCELING)
+    facts.claims.finish(batch_id)
+    statuses = [facts.documents.get(document.id).status for document in (untouched, begun, canceling)]
+    assert statuses == [Status.PENDING, Status.PENDING, Status.CANCELING]
+    assert set(owners(facts).values()) == {None}
+    assert facts.claims.open_batches() == []
+    assert [entry.status for entry in node_log(facts.engine, begun.id)] == ["CANCELED"]
+
+
+def test_finish_gives_up_a_document_whose_runs_break_off_again_and_again(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    for attempt in (1, 2, 3):
+        assert facts.documents.get(document.id).status is Status.PENDING
+        batch_id = start(facts)
+        facts.ledger(batch_id=batch_id, run_id=f"run {attempt}").begin(Stage.PARSED_BLOCKS, items(facts, document))
+        facts.claims.finish(batch_id)
+    found = facts.documents.get(document.id)
+    assert found.status is Status.FAILED
+    assert found.error is not None
+    assert (found.error.stage, found.error.error_class) == ("parsed_blocks", "dead")
+    assert claim(facts) == []
+
+
+def test_finishing_twice_does_not_move_the_end(facts: Facts, kb: KnowledgeBase) -> None:
+    register(facts, kb, "a.txt")
+    batch_id = start(facts)
+    facts.claims.finish(batch_id)
+    with facts.engine.connect() as connection:
+        before = connection.execute(sa.select(batches.c.finished_at)).scalar_one()
+    facts.claims.finish(batch_id)
+    with facts.engine.connect() as connection:
+        assert connection.execute(sa.select(batches.c.finished_at)).scalar_one() == before
+    assert facts.claims.seconds_since_end("run") is not None
+    assert facts.claims.seconds_since_end("another") is None
+
+
+def test_a_batch_with_a_heartbeat_is_not_taken_back(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    batch_id = start(facts)
+    silence(facts, batch_id, 100)
+    assert facts.claims.heartbeat(batch_id)
+    assert facts.claims.take_back(batch_id, reason="lost", lease_seconds=60) == 0
+    assert owners(facts) == {document.id: batch_id}
+
+
+def test_a_silent_batch_is_taken_back_once_and_its_run_has_no_say_any_more(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    batch_id = start(facts)
+    ledger = facts.ledger(batch_id=batch_id, run_id="run")
+    found = items(facts, document)
+    ledger.begin(Stage.SOURCE_DOCUMENT, found)
+    silence(facts, batch_id, 100)
+    assert facts.claims.take_back(batch_id, reason="lost", lease_seconds=60) == 1
+    assert facts.claims.take_back(batch_id, reason="lost", lease_seconds=60) == 0
+    assert not facts.claims.heartbeat(batch_id)
+    assert facts.documents.get(document.id).status is Status.PENDING
+    new_batch = start(facts, run_id="next run")
+    assert ledger.begin(Stage.PARSED_BLOCKS, found) == frozenset()
+    assert ledger.still_owned(found) == frozenset()
+    assert owners(facts) == {document.id: new_batch}
+    facts.claims.finish(batch_id)
+    assert owners(facts) == {document.id: new_batch}
+
+
+@pytest.mark.parametrize(("attempt", "expected"), [(1, Status.PENDING), (2, Status.PENDING), (3, Status.FAILED)])
+def test_a_document_whose_runs_die_is_dead_after_its_last_attempt(
+    facts: Facts, kb: KnowledgeBase, attempt: int, expected: Status
+) -> None:
+    document = register(facts, kb, "a.txt")
+    set_attempt(facts, document, attempt - 1)
+    batch_id = start(facts)
+    facts.ledger(batch_id=batch_id, run_id="run").begin(Stage.CHUNKS, items(facts, document))
+    silence(facts, batch_id, 100)
+    assert facts.claims.take_back(batch_id, reason="the run died", lease_seconds=60) == 1
+    found = facts.documents.get(document.id)
+    assert found.status is expected
+    if expected is Status.FAILED:
+        assert found.error is not None
+        assert (found.error.stage, found.error.code, found.error.error_class) == ("chunks", "run_died", "dead")
+    (entry,) = node_log(facts.engine, document.id)
+    assert (entry.status, entry.error) == ("CANCELED", "the run died")
+
+
+def test_retry_by_hand_counts_attempts_anew_but_their_numbers_go_on(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    set_attempt(facts, document, 3)
+    set_status(facts, document, Status.FAILED)
+    facts.documents.retry(document.id)
+    batch_id = start(facts)
+    assert [(item.attempt, item.counted_attempts) for item in items(facts, document)] == [(4, 1)]
+    silence(facts, batch_id, 100)
+    facts.claims.take_back(batch_id, reason="lost", lease_seconds=60)
+    assert facts.documents.get(document.id).status is Status.PENDING
+
+
+def test_a_run_started_by_hand_counts_anew_for_what_had_given_up(facts: Facts, kb: KnowledgeBase) -> None:
+    waiting, failed = register(facts, kb, "waiting.txt"), register(facts, kb, "failed.txt")
+    for document in (waiting, failed):
+        set_attempt(facts, document, 2)
+    set_status(facts, failed, Status.FAILED)
+    facts.claims.begin_manual("run", [waiting.id, failed.id])
+    assert [(item.attempt, item.counted_attempts) for item in items(facts, waiting, failed)] == [(3, 3), (3, 1)]
+
+
+def test_only_old_queued_batches_are_asked_for_again(facts: Facts, kb: KnowledgeBase) -> None:
+    register(facts, kb, "a.txt")
+    (old,) = claim(facts)
+    silence(facts, old.batch_id, 100)
+    register(facts, kb, "b.txt")
+    (young,) = claim(facts)
+    assert facts.claims.unlaunched(older_than_seconds=60) == [old]
+    assert {batch["id"] for batch in facts.claims.open_batches()} == {old.batch_id, young.batch_id}
+    facts.claims.begin_queued(old.batch_id, "run")
+    assert facts.claims.unlaunched(older_than_seconds=60) == []
+
+
+def fail_temporarily(facts: Facts, kb: KnowledgeBase, name: str, *, retry_after: float) -> str:
+    document = register(facts, kb, name)
+    batch_id = start(facts, run_id=name)
+    ledger = facts.ledger(batch_id=batch_id, run_id=name)
+    (item,) = items(facts, document)
+    ledger.begin(Stage.EMBEDDINGS, [item])
+    error = EmbeddingUnavailableError("down", retry_after_seconds=retry_after)
+    ledger.record(
+        Stage.EMBEDDINGS, [outcome(item, Stage.EMBEDDINGS, OutcomeKind.FAILED, error=error)], {item.document_id: "f"}
+    )
+    facts.claims.finish(batch_id)
+    return document.id
+
+
+def test_temporary_failures_come_back_when_their_time_has_come(facts: Facts, kb: KnowledgeBase) -> None:
+    due = [fail_temporarily(facts, kb, f"due {number}.txt", retry_after=1) for number in range(3)]
+    later = fail_temporarily(facts, kb, "later.txt", retry_after=5000)
+    with facts.engine.begin() as connection:
+        earlier = documents.c.available_at - sa.func.make_interval(0, 0, 0, 0, 0, 0, 60)
+        connection.execute(sa.update(documents).values(available_at=earlier))
+    assert facts.claims.requeue_due(limit=2) == 2
+    assert facts.claims.requeue_due(limit=2) == 1
+    assert facts.claims.requeue_due(limit=2) == 0
+    assert {facts.documents.get(each).status for each in due} == {Status.PENDING}
+    assert facts.documents.get(later).status is Status.FAILED
+
+
+@pytest.mark.parametrize("error_class", ["permanent", "dead"])
+def test_other_failures_stay(facts: Facts, kb: KnowledgeBase, error_class: str) -> None:
+    document = register(facts, kb, "a.txt")
+    with facts.engine.begin() as connection:
+        connection.execute(sa.update(documents).values(status=Status.FAILED, error_class=error_class))
+    assert facts.claims.requeue_due(limit=10) == 0
+    assert facts.documents.get(document.id).status is Status.FAILED
+
+
+def test_items_come_in_the_order_of_the_partitions(facts: Facts, kb: KnowledgeBase) -> None:
+    found = [register(facts, kb, f"{number}.txt") for number in range(3)]
+    keys = [found[2].partition_key, "unknown", found[0].partition_key]
+    assert [item.document_id for item in facts.claims.items(partition_keys=keys)] == [found[2].id, found[0].id]
+
+
+def test_a_batch_that_went_through_owns_nothing(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    batch_id = start(facts)
+    run_stages(facts, batch_id, items(facts, document))
+    facts.claims.finish(batch_id)
+    assert owners(facts) == {document.id: None}
+    assert facts.documents.get(document.id).status is Status.READY
+
+
+def test_working_is_what_a_dead_run_leaves(facts: Facts, kb: KnowledgeBase) -> None:
+    found = {status: register(facts, kb, f"{status}.txt") for status in Status}
+    batch_id = start(facts)
+    for status, document in found.items():
+        set_status(facts, document, status)
+    silence(facts, batch_id, 100)
+    assert facts.claims.take_back(batch_id, reason="lost", lease_seconds=60) == len(WORKING) + 1
+    for status, document in found.items():
+        expected = Status.PENDING if status in WORKING else status
+        assert facts.documents.get(document.id).status is expected
+    assert set(owners(facts).values()) == {None}

@@ -174,7 +174,8 @@ def retrieve(
         live = live_chunks([entry.id for entry in fused]) if fused else {}
         kept = [entry for entry in fused if entry.id in live and live[entry.id].kb_id == kb_id]
         dropped = len(fused) - len(kept)
-        if len(kept) >= options.top_k or not dropped or refills == REFILLS:
+        # An exhausted search is repeated once all the same: a version may have gone live since it began.
+        if len(kept) >= options.top_k or not dropped or refills >= (1 if recall.is_exhausted(limit) else REFILLS):
             break
         refills += 1
         limit = min(4 * limit, MOST_CANDIDATES)
@@ -227,6 +228,10 @@ class _Recall:
         if not self._found:
             raise self._errors[self._channels[0]]
         return {channel: self._found[channel] for channel in self._channels if channel in self._found}
+
+    def is_exhausted(self, limit: int) -> bool:
+        """Whether the last search, for `limit` hits per channel, found all there is."""
+        return all(len(found) < limit for channel, found in self._found.items() if channel not in self._errors)
 
     def traces(self) -> Iterator[ChannelTrace]:
         """One per channel."""

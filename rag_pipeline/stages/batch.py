@@ -6,6 +6,7 @@ What a run does with each document of its partitions:
 |-------------------------------------|------------------|--------------------------------------------------------|
 | PENDING, FAILED, CANCELED           | worked on        | a materialization per finished stage                   |
 | READY or NO_CONTENT, nothing stale  | left alone       | a materialization with the old metadata                |
+| found to have no content            | NO_CONTENT       | a materialization that says so                         |
 | READY or NO_CONTENT, stale, forced  | a new version    | a materialization per finished stage                   |
 | owned by another live batch         | left alone       | an observation that says so                            |
 | CANCELING, DELETING, without a row  | left alone       | an observation that says so                            |
@@ -168,8 +169,7 @@ def _report_left_alone(
         outcomes = []
         for item in plan.settled:
             artefact = artefacts.get((item.document_id, item.version), {}).get(stage)
-            if artefact is not None:
-                outcomes.append(_unchanged(item, artefact))
+            outcomes.append(_nothing(item, stage) if artefact is None else _unchanged(item, artefact))
         for item in plan.elsewhere:
             reason = f"it is {item.status}" + (f" in the batch {item.batch_id}" if item.batch_id else "")
             error = OwnershipLostError(f"{item.file_name} was left alone: {reason}")
@@ -186,6 +186,11 @@ def _unchanged(item: WorkItem, artefact: StageArtefact) -> StageOutcome:
         summary=artefact.summary,
         artefact_key=artefact.artefact_key,
     )
+
+
+def _nothing(item: WorkItem, stage: Stage) -> StageOutcome:
+    """A document without content ends early, and that is no failure: its later assets say so."""
+    return StageOutcome(item=item, stage=stage, kind=OutcomeKind.EMPTY, summary={"content": "none"})
 
 
 class _BatchRun:
@@ -279,7 +284,14 @@ class _BatchRun:
         else:
             published, going_on_after = going_on, set(going_on)
         self._report_all(stage, [self._true_outcome(outcome, published) for outcome in outcomes])
+        self._report_nothing_after(stage, [each.item for each in outcomes if each.kind is OutcomeKind.EMPTY])
         return going_on_after
+
+    def _report_nothing_after(self, stage: Stage, items: Sequence[WorkItem]) -> None:
+        stages = list(Stage)
+        for later in stages[stages.index(stage) + 1 :]:
+            if later in self._request.stages:
+                self._report_all(later, [_nothing(item, later) for item in items])
 
     def _publish(self, items: Sequence[WorkItem]) -> frozenset[str]:
         generation = self._workspace.services.facts.live_generation()

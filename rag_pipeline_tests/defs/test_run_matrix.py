@@ -18,7 +18,9 @@ from rag_pipeline_tests.defs.system import LAUNCH, System, materialize_mutation,
 from rag_pipeline_tests.embedding_server import POISON
 
 KB = "handbook"
-GOOD = 60
+GOOD = 59
+BLANK = "blank.txt"
+"""Has no text: kept, not searchable, no failure."""
 BAD = {
     "corrupt.pdf": (Stage.PARSED_BLOCKS, "corrupt", files.corrupt_pdf()),
     "encrypted.pdf": (Stage.PARSED_BLOCKS, "encrypted", files.encrypted_pdf("s3cret")),
@@ -35,9 +37,10 @@ def batch(system: System, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         (folder / f"note {number:02d}.txt").write_text(f"Pump {number} is serviced every {number + 100} hours.\n")
     for name, (_, _, content) in BAD.items():
         (folder / name).write_bytes(content)
+    (folder / BLANK).write_text("\n \n")
     system.client.create_knowledge_base(KB)
     submitted = system.client.submit_many(KB, [folder])
-    assert [result.error for result in submitted] == [None] * (GOOD + len(BAD))
+    assert [result.error for result in submitted] == [None] * (GOOD + len(BAD) + 1)
     system.start_dagster()
     system.wait_for_runs(count=1)
     done = system.client.wait(submitted, timeout_seconds=60)
@@ -49,6 +52,7 @@ def test_one_run_settles_all_and_the_bad_fail_at_their_stage(system: System, bat
     by_status = {name: document.status for name, document in batch.items()}
     assert {name for name, status in by_status.items() if status is Status.FAILED} == set(BAD)
     assert sum(status is Status.READY for status in by_status.values()) == GOOD
+    assert by_status[BLANK] is Status.NO_CONTENT
     for name, (stage, code, _) in BAD.items():
         error = batch[name].error
         assert error is not None

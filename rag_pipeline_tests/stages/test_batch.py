@@ -164,6 +164,14 @@ def test_text_without_content_is_no_content_and_costs_nothing(runner: Runner) ->
     runner.run(document)
     assert runner.now(document).status is Status.NO_CONTENT
     assert runner.system.embedding.requests == 0
+    for _ in range(2):  # when it was found to be empty, and when it is left alone
+        assert [outcome.stage for outcome in runner.reported] == list(Stage)
+        assert {outcome.kind for outcome in runner.reported} <= {
+            OutcomeKind.DONE,
+            OutcomeKind.EMPTY,
+            OutcomeKind.UNCHANGED,
+        }
+        runner.run(document)
 
 
 def test_document_that_is_being_deleted_is_not_overwritten(runner: Runner) -> None:

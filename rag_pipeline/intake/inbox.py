@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 INBOX = "inbox/"
 REJECTED = "rejected/"
 REASON_SUFFIX = ".reason.txt"
+LONGEST_SEGMENT = 246
+"""Bytes of a key between slashes: the embedded store makes file names of them and appends nine (`.json.tmp`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class Inbox:
             if not local.exists():
                 self._objects.download(info.key, local)
             self._objects.put(key, local)
-            self._objects.put(key + REASON_SUFFIX, (reason + "\n").encode(), content_type="text/plain; charset=utf-8")
+            self._objects.put(_reason_key(key), (reason + "\n").encode(), content_type="text/plain; charset=utf-8")
         except (ResourceNotFoundError, InvalidFileNameError) as error:
             # Its owner took it away meanwhile, or its key has a segment `..`, which no request can name.
             logger.warning("%r stays in the inbox: %s", info.key, error)
@@ -108,3 +110,9 @@ class Inbox:
             return False
         self._objects.delete([info.key])
         return True
+
+
+def _reason_key(key: str) -> str:
+    folder, slash, name = key.rpartition("/")
+    room = LONGEST_SEGMENT - len(REASON_SUFFIX)
+    return folder + slash + name.encode()[:room].decode(errors="ignore") + REASON_SUFFIX

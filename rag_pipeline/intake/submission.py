@@ -211,7 +211,9 @@ class Submission:
             with _reading(content):
                 self._objects.put(key, content)
                 if _stamp(content) != before:
-                    raise InvalidDocumentError(f"{new.file_name} changed while it was read: submit it when it is written")
+                    raise InvalidDocumentError(
+                        f"{new.file_name} changed while it was read: submit it when it is written"
+                    )
             return key
 
         try:

@@ -54,7 +54,9 @@ class ProcessIdentity:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        if fields[0] in "ZX":
+        threads = int(fields[17])
+        # A dying process with threads shows as a zombie while the last of them still hold its files and ports.
+        if fields[0] in "ZX" and threads <= 1:
             return None
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(pid=pid, started=f"{boot}/{fields[19]}")

@@ -47,7 +47,7 @@ def json_line(
     line: dict[str, object] = {
         "file": str(path),
         "status": "error" if outcome.error else "ok" if chunks else "no_content",
-        "error": {"code": outcome.error.code, "message": str(outcome.error)} if outcome.error else None,
+        "error": _error(outcome, document, chunks),
         "seconds": round(outcome.seconds, 3),
         "rss_mb": None if outcome.peak_memory_bytes is None else round(outcome.peak_memory_bytes / 1e6, 1),
     }
@@ -77,6 +77,15 @@ def json_line(
             for chunk in chunks
         ],
     }
+
+
+def _error(outcome: ParseOutcome, document: ParsedDocument | None, chunks: Sequence[Chunk]) -> dict[str, str] | None:
+    """Code and message of an error, or why there is nothing to find; None if all is well."""
+    if outcome.error is not None:
+        return {"code": outcome.error.code, "message": str(outcome.error)}
+    if document is None or chunks:
+        return None
+    return {"code": "no_content", "message": "; ".join(["no text was found", *document.warnings])}
 
 
 def _parsed(

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from rag_pipeline.core.graphemes import ceil_boundary, floor_boundary, is_boundary
 from rag_pipeline.core.parsed_document import Block, BlockType, ParsedDocument, is_blank
-from rag_pipeline.core.sentences import Span, sentence_spans, split_long
+from rag_pipeline.core.sentences import Span, sentence_spans, split_long, trimmed
 from rag_pipeline.core.tables import Lines, code_lines, is_fence, table_lines
 from rag_pipeline.core.tokens import TokenCounter
 
@@ -136,7 +136,9 @@ class PieceCutter:
 
     def _sentence_pieces(self, span: BlockSpan, first: Cut, budget: int) -> Iterator[Piece]:
         heading = span.block.type is BlockType.HEADING
-        spans = [(span.start, span.end)] if heading else sentence_spans(self.text, span.start, span.end)
+        spans = (
+            [trimmed(self.text, span.start, span.end)] if heading else sentence_spans(self.text, span.start, span.end)
+        )
         cut = first
         for sentence in spans:
             for piece in self._fitting(sentence, span.index, cut, budget, is_sentence=not heading):

@@ -79,10 +79,17 @@ def split_long(text: str, span: Span, *, budget: int, count_tokens: TokenCounter
         stop = start + length
         if stop < end:
             stop = _best_break(text, start, stop, budget, count_tokens)
-        left, right = _trimmed(text, start, stop)
+        left, right = trimmed(text, start, stop)
         if left < right:
             yield left, right
         start = stop
+
+
+def trimmed(text: str, begin: int, end: int) -> Span:
+    """The span `[begin, end)` without the white space around it; of no length if there is nothing else."""
+    piece = text[begin:end]
+    left = begin + len(piece) - len(piece.lstrip())
+    return left, max(left, begin + len(piece.rstrip()))
 
 
 def _ends_sentence(text: str, begin: int, mark: int, after: int, end: int) -> bool:
@@ -141,12 +148,6 @@ def _best_break(text: str, start: int, stop: int, budget: int, count_tokens: Tok
 
 
 def _add_span(spans: list[Span], text: str, begin: int, end: int) -> None:
-    left, right = _trimmed(text, begin, end)
+    left, right = trimmed(text, begin, end)
     if left < right:
         spans.append((left, right))
-
-
-def _trimmed(text: str, begin: int, end: int) -> Span:
-    piece = text[begin:end]
-    left = begin + len(piece) - len(piece.lstrip())
-    return left, max(left, begin + len(piece.rstrip()))

@@ -3,8 +3,10 @@
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from statistics import median
 from typing import ClassVar
 
 import numpy as np
@@ -13,13 +15,15 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from rag_pipeline.core.parsed_document import DocumentBuilder, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import CorruptDocumentError, DocumentTooLargeError, EmptyDocumentError
-from rag_pipeline.parsing.ocr import OcrPage, Pixels, ocr_engine, page_words
+from rag_pipeline.parsing.ocr import MAX_SIDE, OcrEngine, OcrLine, OcrResult
+from rag_pipeline.parsing.ocr import Image as Pixels
 from rag_pipeline.parsing.parser import Parser
 from rag_pipeline.parsing.pdf.assembly import assemble
 from rag_pipeline.parsing.pdf.layout import arrange
 from rag_pipeline.parsing.pdf.lines import build_segments
 from rag_pipeline.parsing.pdf.pages import PageContent
 from rag_pipeline.parsing.pdf.paragraphs import read_pieces
+from rag_pipeline.parsing.pdf.words import Style, Word
 
 MAX_PIXELS = 100_000_000
 """A frame with more is refused before it is decoded; an A0 poster at 150 DPI has 35 million."""
@@ -29,6 +33,12 @@ DEFAULT_DPI = 96.0
 POINTS_PER_INCH = 72.0
 LOW_SCORE = 0.7
 """Mean OCR score under which the text of a page is reported as doubtful."""
+FONT_SHARE = 0.65
+"""Font size as a share of the height of a line's box, which the detector draws with a margin."""
+BOX_MARGIN = 0.15
+"""That margin at the left and the right, as a share of the height."""
+SAME_SIZE = (0.75, 1.3)
+"""Line heights within these shares of the median are one font size: boxes of `ace` and `Ag` differ by a quarter."""
 
 
 class ImageParser(Parser):
@@ -95,35 +105,100 @@ def _read_frame(image: Image.Image, number: int, request: ParseRequest) -> PageC
             warnings=[f"page {number} is damaged and could not be read"],
         )
     points_per_pixel = POINTS_PER_INCH / (dpi * scale)
-    if pixels.max() - pixels.min() < 16:
-        height, width = pixels.shape[:2]
-        return PageContent(
-            state=PageState.BLANK,
-            reason="the image has one colour",
-            width=round(width * points_per_pixel, 1),
-            height=round(height * points_per_pixel, 1),
-        )
-    return _content(ocr_engine().read(pixels), number, points_per_pixel)
+    return _content(_read_tiles(pixels), pixels.shape[:2], number, points_per_pixel)
 
 
-def _content(page: OcrPage, number: int, points_per_pixel: float) -> PageContent:
-    width, height = page.width * points_per_pixel, page.height * points_per_pixel
-    content = PageContent(state=PageState.OCR, width=round(width, 1), height=round(height, 1), reason="an image")
-    if not page.lines:
+def _content(result: OcrResult, size: tuple[int, int], number: int, points_per_pixel: float) -> PageContent:
+    height, width = size if result.turned in {0, 180} else size[::-1]
+    width_points, height_points = width * points_per_pixel, height * points_per_pixel
+    content = PageContent(
+        state=PageState.OCR, width=round(width_points, 1), height=round(height_points, 1), reason="an image"
+    )
+    if not result.lines:
         content.state = PageState.BLANK
         content.reason = "no readable text"
         return content
-    if page.rotation:
-        content.warnings.append(f"page {number} was turned by {page.rotation} degrees to be read")
-    if page.score < LOW_SCORE:
-        content.warnings.append(f"page {number} is hard to read: its text may be wrong (score {page.score:.2f})")
-    regions = arrange(build_segments(page_words(page, points_per_pixel=points_per_pixel)))
-    content.pieces = list(read_pieces(regions, 0, width, height))
+    if result.turned:
+        content.warnings.append(f"page {number} was turned by {result.turned} degrees to be read")
+    characters = sum(len(line.text) for line in result.lines)
+    score = sum(line.score * len(line.text) for line in result.lines) / characters
+    if score < LOW_SCORE:
+        content.warnings.append(f"page {number} is hard to read: its text may be wrong (score {score:.2f})")
+    regions = arrange(build_segments(words_of_lines(result.lines, points_per_pixel=points_per_pixel)))
+    content.pieces = list(read_pieces(regions, 0, width_points, height_points))
     return content
 
 
+@cache
+def _engine() -> OcrEngine:
+    return OcrEngine()
+
+
+def _read_tiles(pixels: Pixels) -> OcrResult:
+    """Read an image; a very long one (a screenshot of a whole page) in tiles, so that shrinking does not blur it."""
+    parts = [(top, _engine().read(tile)) for top, tile in tiles(pixels)]
+    if len(parts) == 1:
+        return parts[0][1]
+    lines = (line._replace(top=line.top + top, bottom=line.bottom + top) for top, part in parts for line in part.lines)
+    return OcrResult(lines=tuple(lines), turned=0)
+
+
+def tiles(pixels: Pixels, *, side: int = MAX_SIDE) -> Iterator[tuple[int, Pixels]]:
+    """Cut an image that is much longer than `side` and than it is wide, at rows without text.
+
+    Yields the first row of each tile, in pixels, and the tile.
+    """
+    height, width = pixels.shape[:2]
+    length = max(side, 2 * width)
+    top = 0
+    while height - top > length * 1.25:
+        start = top + length * 3 // 4
+        contrast = pixels[start : top + length].mean(axis=2).std(axis=1)
+        cut = start + int(contrast.argmin())
+        yield top, pixels[top:cut]
+        top = cut
+    yield top, pixels[top:]
+
+
+def words_of_lines(lines: Sequence[OcrLine], *, points_per_pixel: float) -> list[Word]:
+    """Lines read by OCR as words for the layout code of the PDF parser, in points of the upright page.
+
+    Where the words of a line stand is interpolated from their lengths.
+    """
+    heights = [line.bottom - line.top for line in lines]
+    usual = median(heights) if heights else 0.0
+    words: list[Word] = []
+    offset = 0
+    for line, height in zip(lines, heights, strict=True):
+        size = usual if SAME_SIZE[0] * usual <= height <= SAME_SIZE[1] * usual else height
+        style = Style(round(FONT_SHARE * size * points_per_pixel, 1), False, False, "", 0, False)
+        inset = min(BOX_MARGIN * height, (line.right - line.left) / 4)
+        step = (line.right - line.left - 2 * inset) / max(len(line.text), 1)
+        position = 0
+        for text in line.text.split():
+            position = line.text.index(text, position)
+            end = position + len(text)
+            left, right = line.left + inset + position * step, line.left + inset + end * step
+            words.append(
+                Word(
+                    text=text,
+                    left=left * points_per_pixel,
+                    top=line.top * points_per_pixel,
+                    right=right * points_per_pixel,
+                    bottom=line.bottom * points_per_pixel,
+                    style=style,
+                    start=offset + position,
+                    end=offset + end,
+                    direction=0,
+                )
+            )
+            position = end
+        offset += len(line.text) + 1
+    return words
+
+
 def _decoded(image: Image.Image) -> tuple[Pixels, float]:
-    """RGB pixels of the current frame on white, upright by EXIF, and by which factor they were shrunk (1: not)."""
+    """Pixels of the current frame on white, upright by EXIF, and by which factor they were shrunk (1: not)."""
     width = image.width
     image.draft("RGB", (DECODED_SIDE, DECODED_SIDE))
     frame = image
@@ -141,7 +216,7 @@ def _decoded(image: Image.Image) -> tuple[Pixels, float]:
         frame.thumbnail((DECODED_SIDE, DECODED_SIDE))
         scale *= frame.width / before
     turned = ImageOps.exif_transpose(frame, in_place=False)
-    return np.asarray(turned, dtype=np.uint8), scale
+    return np.ascontiguousarray(np.asarray(turned, dtype=np.uint8)[:, :, ::-1]), scale
 
 
 def _to_eight_bits(frame: Image.Image) -> Image.Image:

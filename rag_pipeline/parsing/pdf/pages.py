@@ -1,20 +1,30 @@
 """Reads one page after the other: words, layout, pieces; keeps nothing of PDFium once a page is done."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
 
-from rag_pipeline.core.parsed_document import BlockType, PageState
+from rag_pipeline.core.parsed_document import BlockType, BoundingBox, PageState
+from rag_pipeline.parsing.ocr import OcrEngine
 from rag_pipeline.parsing.pdf.fields import Link, read_annotations
 from rag_pipeline.parsing.pdf.geometry import Affine, display_transform, frame_to_display, frame_transform
 from rag_pipeline.parsing.pdf.layout import Region, arrange
 from rag_pipeline.parsing.pdf.lines import Table, build_segments, table_segment
+from rag_pipeline.parsing.pdf.objects import PageObjects, Rules, read_objects
 from rag_pipeline.parsing.pdf.paragraphs import Piece, read_pieces
+from rag_pipeline.parsing.pdf.pictures import PictureCollector
 from rag_pipeline.parsing.pdf.ruled import find_ruled_tables
-from rag_pipeline.parsing.pdf.rules import Rules, read_rules
+from rag_pipeline.parsing.pdf.scans import read_scan, why_ocr
 from rag_pipeline.parsing.pdf.words import Word, drop_repeated, read_words
+
+_CAPTION_DISTANCE = 30.0
+"""Points between an image and its caption."""
+_OCR_WINS = 0.5
+"""OCR replaces a poor text layer unless it finds less than this share of its characters."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,61 +40,103 @@ class PageContent:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_page(document: pdfium.PdfDocument, number: int) -> PageContent:
-    """Read page `number`, counted from 1; a page that cannot be loaded is FAILED with a reason."""
-    label = _label(document, number)
-    try:
-        page = document[number - 1]
-    except pdfium.PdfiumError:
-        return PageContent(
-            state=PageState.FAILED,
-            label=label,
-            reason="the page is damaged and could not be loaded",
-            warnings=[f"page {number} is damaged and could not be read"],
-        )
-    try:
-        return _read_loaded(document, page, number, label)
-    finally:
-        page.close()
+class PageReader:
+    """Reads the pages of one document in order."""
 
+    def __init__(self, document: pdfium.PdfDocument, *, engine: OcrEngine, ocr_deadline: float) -> None:
+        """Prepare for a document.
 
-def _read_loaded(document: pdfium.PdfDocument, page: pdfium.PdfPage, number: int, label: str | None) -> PageContent:
-    width, height = page.get_size()
-    content = PageContent(state=PageState.TEXT, width=round(width, 1), height=round(height, 1), label=label)
-    to_display = _to_display(page)
-    annotations = read_annotations(document, page, to_display)
-    try:
-        textpage = page.get_textpage()
-    except pdfium.PdfiumError:
-        content.state = PageState.FAILED
-        content.reason = "the text of the page could not be read"
-        content.warnings.append(f"page {number} is damaged: its text could not be read")
+        Args:
+            document: open, with `init_forms` called.
+            engine: for pages without a usable text layer.
+            ocr_deadline: `time.monotonic()` after which no page is read by OCR any more, so that the text of the
+                others is not lost to the time limit of the file.
+        """
+        self.pictures = PictureCollector()
+        self._document = document
+        self._engine = engine
+        self._ocr_deadline = ocr_deadline
+
+    def read(self, number: int) -> PageContent:
+        """Read page `number`, counted from 1; a page that cannot be loaded is FAILED with a reason."""
+        label = _label(self._document, number)
+        try:
+            page = self._document[number - 1]
+        except pdfium.PdfiumError:
+            return PageContent(state=PageState.FAILED, label=label, reason="the page is damaged")
+        try:
+            width, height = page.get_size()
+            content = PageContent(state=PageState.TEXT, width=round(width, 1), height=round(height, 1), label=label)
+            self._read_loaded(page, number, content, _View(_to_display(page), width, height))
+        finally:
+            page.close()
         return content
-    try:
-        found = read_words(textpage.raw, to_display=to_display, width=width, height=height)
-    finally:
-        textpage.close()
-    if found.unmapped:
-        content.warnings.append(f"page {number} has {found.unmapped} glyphs without a character (shown as U+FFFD)")
-    words = drop_repeated(found.words) + annotations.fields
-    content.pieces = list(_lay_out(words, read_rules(page), to_display, width, height))
-    content.pieces.extend(
-        Piece(text=note.text, box=frame_to_display(note.box, 0, width, height), type=BlockType.ANNOTATION)
-        for note in annotations.notes
-    )
-    for link in annotations.links:
-        _attach(link, content.pieces)
-    if not content.pieces:
-        content.state = PageState.BLANK
-        if pdfium_c.FPDFPage_CountObjects(page.raw):
-            content.reason = "no text layer"
-            content.warnings.append(f"page {number} has no text layer")
-        else:
-            content.reason = "the page is empty"
-    return content
+
+    def _read_loaded(self, page: pdfium.PdfPage, number: int, content: PageContent, view: "_View") -> None:
+        try:
+            textpage = page.get_textpage()
+        except pdfium.PdfiumError:
+            content.state, content.reason = PageState.FAILED, "the page is damaged"
+            return
+        try:
+            found = read_words(textpage.raw, to_display=view.to_display, width=view.width, height=view.height)
+        finally:
+            textpage.close()
+        objects = read_objects(page)
+        annotations = read_annotations(self._document, page, view.to_display)
+        words = drop_repeated(found.words)
+        reason = why_ocr(words, objects, view.width, view.height)
+        if reason is not None:
+            words = self._read_scan(page, objects, words, content, reason)
+        elif found.unmapped:
+            content.warnings.append(f"page {number} has {found.unmapped} glyphs without a character (shown as U+FFFD)")
+        content.pieces = list(_lay_out(words + annotations.fields, objects.rules, view))
+        content.pieces.extend(
+            Piece(text=note.text, box=frame_to_display(note.box, 0, view.width, view.height), type=BlockType.ANNOTATION)
+            for note in annotations.notes
+        )
+        for link in annotations.links:
+            _attach(link, content.pieces)
+        if not content.pieces and content.state is not PageState.FAILED:
+            content.state = PageState.BLANK
+            content.reason = content.reason or "the page is empty"
+        elif content.state is PageState.BLANK:
+            content.state = PageState.TEXT
+        for image in objects.images:
+            box = frame_to_display(view.to_display.box(*image.box), 0, view.width, view.height)
+            self.pictures.add(self._document, page, image, number, box, caption=_caption(box, content.pieces))
+
+    def _read_scan(
+        self, page: pdfium.PdfPage, objects: PageObjects, words: list[Word], content: PageContent, reason: str
+    ) -> list[Word]:
+        """The words that OCR finds, or those of the text layer where they are more; sets state and reason."""
+        content.state = PageState.TEXT if words else PageState.FAILED
+        if time.monotonic() > self._ocr_deadline:
+            content.reason = f"{reason}, and the time limit left no time for OCR"
+            return words
+        scan = read_scan(page, objects, self._engine)
+        if scan is None:
+            content.reason = f"{reason}, and its images are too large for OCR"
+            return words
+        if sum(len(word.text) for word in scan.words) <= sum(len(word.text) for word in words) * _OCR_WINS:
+            content.state = PageState.TEXT if words else PageState.BLANK
+            content.reason = f"{reason}, and OCR found no text"
+            return words
+        content.state, content.reason = PageState.OCR, reason
+        if scan.turned:
+            content.reason += f"; turned by {scan.turned} degrees"
+        return scan.words
 
 
-def _lay_out(words: list[Word], rules: Rules, to_display: Affine, width: float, height: float) -> Iterator[Piece]:
+class _View(NamedTuple):
+    """How a page is shown."""
+
+    to_display: Affine
+    width: float
+    height: float
+
+
+def _lay_out(words: list[Word], rules: Rules, view: _View) -> Iterator[Piece]:
     """Lay out the words, those of the main direction first, slanted ones (watermarks) last."""
     by_direction: dict[tuple[bool, int], list[Word]] = {}
     for word in words:
@@ -97,12 +149,12 @@ def _lay_out(words: list[Word], rules: Rules, to_display: Affine, width: float, 
         else:
             tables: list[Table] = []
             if position == 0 and rules.boxes:
-                frame = to_display.then(frame_transform(direction, width, height))
+                frame = view.to_display.then(frame_transform(direction, view.width, view.height))
                 tables = find_ruled_tables(*rules.transformed(frame), group)
             inside = {id(word) for table in tables for word in table.words}
             segments = build_segments(word for word in group if id(word) not in inside)
             regions = arrange([*segments, *map(table_segment, tables)])
-        yield from read_pieces(regions, direction, width, height)
+        yield from read_pieces(regions, direction, view.width, view.height)
 
 
 def _attach(link: Link, pieces: list[Piece]) -> None:
@@ -113,6 +165,19 @@ def _attach(link: Link, pieces: list[Piece]) -> None:
             if link.address not in piece.hrefs:
                 piece.hrefs.append(link.address)
             return
+
+
+def _caption(box: BoundingBox, pieces: list[Piece]) -> str:
+    """The caption right below an image, or right above it."""
+    for piece in pieces:
+        if piece.type is not BlockType.CAPTION or piece.box.right < box.left or piece.box.left > box.right:
+            continue
+        if (
+            -5 <= piece.box.top - box.bottom <= _CAPTION_DISTANCE
+            or -5 <= box.top - piece.box.bottom <= _CAPTION_DISTANCE
+        ):
+            return " ".join(piece.text.split())
+    return ""
 
 
 def _to_display(page: pdfium.PdfPage) -> Affine:

@@ -1,18 +1,23 @@
 """The PDF parser: opens the file, reads page after page, and puts the document together."""
 
+import time
 from typing import ClassVar
 
 import pypdfium2 as pdfium
 
-from rag_pipeline.core.parsed_document import DocumentBuilder, ParsedDocument
+from rag_pipeline.core.parsed_document import DocumentBuilder, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import DocumentTooLargeError
+from rag_pipeline.parsing.ocr import OcrEngine
 from rag_pipeline.parsing.parser import Parser
 from rag_pipeline.parsing.pdf.assembly import assemble
 from rag_pipeline.parsing.pdf.headings import normalise_title
+from rag_pipeline.parsing.pdf.ledger import ledger_warnings
 from rag_pipeline.parsing.pdf.opening import open_document
-from rag_pipeline.parsing.pdf.pages import read_page
+from rag_pipeline.parsing.pdf.pages import PageReader
 
+_OCR_TIME_SHARE = 0.7
+"""Share of a file's time limit after which its remaining scanned pages are given up."""
 _MAX_OUTLINE = 2000
 _METADATA = {
     "Title": "title",
@@ -32,6 +37,10 @@ class PdfParser(Parser):
     name: ClassVar[str] = "pdf"
     version: ClassVar[str] = "1"
 
+    def __init__(self, *, engine: OcrEngine | None = None) -> None:
+        """Prepare a parser; the OCR engine loads its models with the first page that needs it."""
+        self._engine = engine or OcrEngine()
+
     def parse(self, request: ParseRequest) -> ParsedDocument:
         """Parse the file.
 
@@ -41,6 +50,7 @@ class PdfParser(Parser):
             CorruptDocumentError: not a PDF, or damaged beyond repair.
             DocumentTooLargeError: more pages or more text than the limits allow.
         """
+        deadline = time.monotonic() + _OCR_TIME_SHARE * request.limits.seconds
         builder = DocumentBuilder(parser=self.name, parser_version=self.version)
         with open_document(request.path, request.password) as document:
             count = len(document)
@@ -53,8 +63,17 @@ class PdfParser(Parser):
             outline, per_page = _outline(document)
             if outline:
                 builder.metadata["outline"] = outline
-            pages = [read_page(document, number) for number in range(1, count + 1)]
+            reader = PageReader(document, engine=self._engine, ocr_deadline=deadline)
+            pages = [reader.read(number) for number in range(1, count + 1)]
         assemble(builder, pages, per_page)
+        builder.images.extend(reader.pictures.images)
+        builder.metadata["ladder_step"] = "ocr" if any(page.state is PageState.OCR for page in pages) else "text"
+        if not builder.block_count:
+            builder.warn("no text was found on any page")
+        for warning in ledger_warnings(pages):
+            builder.warn(warning)
+        if reader.pictures.left_out:
+            builder.warn(f"{reader.pictures.left_out} images were left out: too many, too large or not readable")
         return builder.build()
 
 

@@ -1,0 +1,132 @@
+"""Decides which pages need OCR, and reads them: the page is rendered and its lines become words of the layout."""
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+
+from rag_pipeline.parsing.ocr import MAX_SIDE, OcrEngine, OcrLine, OcrResult
+from rag_pipeline.parsing.pdf.characters import REPLACEMENT
+from rag_pipeline.parsing.pdf.objects import PageObjects
+from rag_pipeline.parsing.pdf.words import Style, Word
+
+_POINTS_PER_INCH = 72
+_FIRST_DPI = 200
+_FINE_DPI = 300
+_FIRST_SIDE = 2200
+"""Longest side of the first rendering, pixels: A4 at 190 DPI."""
+_SMALL_LINES = 18
+"""Median line height in pixels below which a page is rendered again at `_FINE_DPI`."""
+_MAX_IMAGE_PIXELS = 150_000_000
+"""A page whose images have more pixels is not rendered: decoding takes 4 bytes for each."""
+_SCAN_SHARE = 0.65
+"""An image over this share of a page makes it a scan."""
+_SPARSE_SHARE = 0.02
+"""Share of the page that text covers below which the text layer of a scan is only a stamp or a page number."""
+_SPARSE_CHARACTERS = 200
+_GARBLED_SHARE = 0.3
+_FONT_SHARE = 0.65
+"""Font size as a share of the height of a line's box, which the detection draws with a margin."""
+_SAME_SIZE = (0.75, 1.3)
+"""Line heights within these shares of the median count as one font size."""
+_PRIVATE_USE = re.compile("[\ue000-\uf8ff\U000f0000-\U0010ffff]")
+_MOJIBAKE = re.compile("[\u0080-\u00bf\u00c0-\u00ff]{4,}")
+
+
+class OcrPage(NamedTuple):
+    """A page read by OCR."""
+
+    words: list[Word]
+    """In the frame of their direction, like the words of a text layer."""
+    turned: int
+    """Degrees clockwise by which the page was turned to be read."""
+
+
+def why_ocr(words: Sequence[Word], objects: PageObjects, width: float, height: float) -> str | None:
+    """Why the text layer of a page is not good enough; None where it is, or where the page is empty."""
+    if not words:
+        return "no text layer" if objects.total else None
+    if garbage_score(words) > _GARBLED_SHARE:
+        return "the text layer is garbled"
+    if sum(len(word.text) for word in words) < _SPARSE_CHARACTERS and _largest_image(objects) > _SCAN_SHARE * (
+        width * height
+    ):
+        covered = sum((word.right - word.left) * (word.bottom - word.top) for word in words)
+        if covered < _SPARSE_SHARE * width * height:
+            return "a scanned page with little text in its text layer"
+    return None
+
+
+def garbage_score(words: Sequence[Word]) -> float:
+    """Share of characters that say nothing: without a character, private use, or bytes read in a wrong encoding."""
+    total = bad = 0
+    for word in words:
+        total += len(word.text)
+        if word.text.isascii():
+            continue
+        bad += word.text.count(REPLACEMENT) + len(_PRIVATE_USE.findall(word.text))
+        bad += sum(len(match) for match in _MOJIBAKE.findall(word.text))
+    return bad / total if total else 0.0
+
+
+def read_scan(page: pdfium.PdfPage, objects: PageObjects, engine: OcrEngine) -> OcrPage | None:
+    """Render and read a loaded page; None where its images are too large to render."""
+    if sum(image.width * image.height for image in objects.images) > _MAX_IMAGE_PIXELS:
+        return None
+    longest = max(page.get_size())
+    scale = min(_FIRST_DPI / _POINTS_PER_INCH, _FIRST_SIDE / longest)
+    result = engine.read(_render(page, scale))
+    finer = min(_FINE_DPI / _POINTS_PER_INCH, (MAX_SIDE - 8) / longest)
+    if result.lines and result.line_height < _SMALL_LINES and finer > 1.25 * scale:
+        again = engine.read(_render(page, finer))
+        if _confidence(again) >= _confidence(result):
+            result, scale = again, finer
+    return OcrPage(words_of_lines(result.lines, points_per_pixel=1 / scale, direction=result.turned), result.turned)
+
+
+def words_of_lines(lines: Sequence[OcrLine], *, points_per_pixel: float, direction: int = 0) -> list[Word]:
+    """Lines read by OCR as words for the layout; where the words of a line stand is interpolated."""
+    heights = [line.bottom - line.top for line in lines]
+    usual = median(heights) if heights else 0.0
+    words: list[Word] = []
+    offset = 0
+    for line, height in zip(lines, heights, strict=True):
+        size = usual if _SAME_SIZE[0] * usual <= height <= _SAME_SIZE[1] * usual else height
+        style = Style(round(_FONT_SHARE * size * points_per_pixel, 1), False, False, "", direction, False)
+        step = (line.right - line.left) / max(len(line.text), 1)
+        words.extend(
+            Word(
+                text=match.group(),
+                left=(line.left + match.start() * step) * points_per_pixel,
+                top=line.top * points_per_pixel,
+                right=(line.left + match.end() * step) * points_per_pixel,
+                bottom=line.bottom * points_per_pixel,
+                style=style,
+                start=offset + match.start(),
+                end=offset + match.end(),
+                direction=direction,
+            )
+            for match in re.finditer(r"\S+", line.text)
+        )
+        offset += len(line.text) + 1
+    return words
+
+
+def _render(page: pdfium.PdfPage, scale: float) -> npt.NDArray[np.uint8]:
+    bitmap = page.render(scale=scale, force_bitmap_format=pdfium_c.FPDFBitmap_BGR)
+    # Copied, since the array only borrows the memory of the bitmap.
+    return np.array(bitmap.to_numpy(), np.uint8)
+
+
+def _confidence(result: OcrResult) -> float:
+    """Characters read with certainty: a better rendering finds more text and is surer of it."""
+    return sum(line.score * len(line.text) for line in result.lines)
+
+
+def _largest_image(objects: PageObjects) -> float:
+    return max(((box[2] - box[0]) * (box[3] - box[1]) for _, box, _, _ in objects.images), default=0.0)

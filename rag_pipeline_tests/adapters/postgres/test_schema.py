@@ -1,4 +1,5 @@
 import multiprocessing
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -44,6 +45,15 @@ def indexes(url: str) -> dict[str, str]:
         engine.dispose()
 
 
+def waiting_sessions(engine: sa.Engine) -> int:
+    """Sessions of the database that wait for a lock."""
+    with engine.connect() as connection:
+        statement = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return int(connection.execute(sa.text(statement)).scalar_one())
+
+
 def test_migrated_schema_is_the_schema_of_the_module(url: str) -> None:
     schema.migrate(url)
     assert differences(url) == []
@@ -74,8 +84,17 @@ def test_migrating_twice_changes_nothing(url: str) -> None:
 def test_two_processes_migrate_at_once(url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=schema.migrate, args=(url,)) for _ in range(2)]
-    for process in processes:
-        process.start()
+    engine = create_engine(url, pool_size=2)
+    with engine.connect() as connection:
+        # A table of the same name that is never committed holds both up until both are in the middle of it.
+        connection.execute(sa.text("CREATE TABLE batches ()"))
+        for process in processes:
+            process.start()
+        while waiting_sessions(engine) < 2:
+            assert all(process.is_alive() for process in processes)
+            time.sleep(0.1)
+        connection.rollback()
+    engine.dispose()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rag_pipeline.parsing.pdf.characters import is_right_to_left, is_unspaced
 from rag_pipeline.parsing.pdf.geometry import Box
-from rag_pipeline.parsing.pdf.words import Word
+from rag_pipeline.parsing.pdf.words import FIELD_FONT, Word
 
 SEGMENT_GAP = 0.9
 """A gap wider than this, in font sizes, may be a column boundary; justified text rarely stretches a blank so far."""
@@ -16,6 +16,8 @@ _BACK_STEP = 0.6
 LIST_MARK = re.compile(r"[•‣⁃∙▪▫◦○●■□◆◇➢➤✓✔❖·\uf0b7\uf0a7\uf0d8\uf06e\-–—*o]|\(?(?:\d{1,2}|[a-zA-Z]|[ivxIVX]{1,5})[.)]")
 _MARK_GAP = 4.0
 """A list mark belongs to the text at most this many font sizes to its right."""
+_FIELD_GAP = 20.0
+"""The value of a form field belongs to the label at most this many font sizes to its left."""
 
 
 @dataclass(slots=True)
@@ -163,7 +165,9 @@ def _join_close(row: Row) -> Row:
         size = max(before.words[-1].style.size, segment.words[0].style.size)
         gap = segment.left - before.right
         is_mark = len(before.words) == 1 and LIST_MARK.fullmatch(before.words[0].text) is not None
-        if gap <= SEGMENT_GAP * size or (is_mark and gap <= _MARK_GAP * size):
+        is_value = segment.words[0].style.font == FIELD_FONT and before.words[-1].style.font != FIELD_FONT
+        limit = _FIELD_GAP if is_value else _MARK_GAP if is_mark else SEGMENT_GAP
+        if gap <= limit * size:
             joined[-1] = segment_of(before.words + segment.words)
         else:
             joined.append(segment)

@@ -11,7 +11,7 @@ import pypdfium2.raw as pdfium_c
 from rag_pipeline.core.parsed_document import BlockType, BoundingBox, PageState
 from rag_pipeline.parsing.ocr import OcrEngine
 from rag_pipeline.parsing.pdf.fields import Link, read_annotations
-from rag_pipeline.parsing.pdf.geometry import Affine, display_transform, frame_to_display, frame_transform
+from rag_pipeline.parsing.pdf.geometry import Affine, Box, display_transform, frame_to_display, frame_transform
 from rag_pipeline.parsing.pdf.layout import Region, arrange
 from rag_pipeline.parsing.pdf.lines import Table, build_segments, table_segment
 from rag_pipeline.parsing.pdf.objects import PageObjects, Rules, read_objects
@@ -158,13 +158,17 @@ def _lay_out(words: list[Word], rules: Rules, view: _View) -> Iterator[Piece]:
 
 
 def _attach(link: Link, pieces: list[Piece]) -> None:
-    x, y = (link.box.left + link.box.right) / 2, (link.box.top + link.box.bottom) / 2
-    for piece in pieces:
-        box = piece.box
-        if box.left <= x <= box.right and box.top <= y <= box.bottom:
-            if link.address not in piece.hrefs:
-                piece.hrefs.append(link.address)
-            return
+    """Keep the address with the piece that the link covers most."""
+    covered = [(_overlap(link.box, piece.box), index) for index, piece in enumerate(pieces)]
+    most, index = max(covered, default=(0.0, 0))
+    if most > 0 and link.address not in pieces[index].hrefs:
+        pieces[index].hrefs.append(link.address)
+
+
+def _overlap(link: Box, box: BoundingBox) -> float:
+    wide = min(link.right, box.right) - max(link.left, box.left)
+    high = min(link.bottom, box.bottom) - max(link.top, box.top)
+    return wide * high if wide > 0 and high > 0 else 0.0
 
 
 def _caption(box: BoundingBox, pieces: list[Piece]) -> str:

@@ -70,6 +70,11 @@ def read_pieces(regions: Sequence[Region], direction: int, width: float, height:
             yield _piece(group, direction, width, height)
 
 
+def is_caption(text: str) -> bool:
+    """Whether the text begins like the caption of a table or figure."""
+    return len(text) <= _MAX_CAPTION and _CAPTION.match(text) is not None
+
+
 def join_lines(before: str, after: str, *, deliberate: bool = False) -> str:
     """Join two lines of a paragraph.
 
@@ -158,7 +163,7 @@ def _type(group: Sequence[_Line], text: str) -> BlockType:
         return BlockType.FORM_FIELD
     if group[0].has_mark:
         return BlockType.LIST_ITEM
-    if _CAPTION.match(text) and len(text) <= _MAX_CAPTION:
+    if is_caption(text):
         return BlockType.CAPTION
     return BlockType.PARAGRAPH
 

@@ -9,6 +9,7 @@ from rag_pipeline.parsing.pdf.words import Word
 _BEFORE_NUMBER = re.compile(r"[$€£¥(]{1,2}|US\$|RMB")
 _AFTER_NUMBER = re.compile(r"[)%]{1,2}")
 _NUMBER_START = re.compile(r"[-–—(]?[\d.—–-]")
+_SIGN_APART = re.compile(r"^([$€£¥]) (?=[\d(.])")
 _SPANNING_SHARE = 0.12
 """Share of rows that may cross a column boundary: titles over several columns."""
 _MIN_BOUNDARY = 2.0
@@ -89,7 +90,7 @@ def _columns_of(segment: Segment, boundaries: Sequence[float]) -> list[tuple[Wor
 
 def _merge_signs(row: Sequence[str]) -> list[str]:
     """Put a "$" that stands in a column of its own to the number at its right, a "%" or ")" to the one at its left."""
-    merged = list(row)
+    merged = [_SIGN_APART.sub(r"\1", cell) for cell in row]
     for column in range(len(merged) - 1):
         text, _, sign = merged[column].rpartition(" ")
         if _BEFORE_NUMBER.fullmatch(sign):

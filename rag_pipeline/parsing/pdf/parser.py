@@ -52,12 +52,14 @@ class PdfParser(Parser):
         """
         deadline = time.monotonic() + _OCR_TIME_SHARE * request.limits.seconds
         builder = DocumentBuilder(parser=self.name, parser_version=self.version)
-        with open_document(request.path, request.password) as document:
+        with open_document(request.path, request.password) as (document, is_repaired):
             count = len(document)
             if count > request.limits.max_pages:
                 raise DocumentTooLargeError(
                     f"the PDF has {count} pages, the limit is {request.limits.max_pages}: split it, or raise the limit"
                 )
+            if is_repaired:
+                builder.warn("the PDF is damaged and was repaired: parts of it may be missing")
             document.init_forms()
             builder.metadata.update(_metadata(document))
             outline, per_page = _outline(document)

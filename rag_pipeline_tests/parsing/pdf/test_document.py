@@ -143,6 +143,13 @@ def test_a_file_with_wrong_offsets_is_repaired(parse: Parse) -> None:
     assert parse(b"junk\n" + content.replace(b"xref", b"xxxx")).text == "Still here."
 
 
+def test_a_file_whose_end_is_cut_off_is_repaired_with_a_warning(parse: Parse) -> None:
+    content = pdf(Page(content=at(72, 700, "Still here.")), Page(content=at(72, 700, "May be lost.")))
+    document = parse(content[: content.index(b"xref\n")])
+    assert document.text.startswith("Still here.")
+    assert "the PDF is damaged and was repaired: parts of it may be missing" in document.warnings
+
+
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [

@@ -4,6 +4,7 @@ An own reader: striprtf gives one string without headings, drops footnotes, keep
 Chinese that is marked only by its font's charset as Latin letters.
 """
 
+import codecs
 import re
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -367,7 +368,7 @@ class _Reader:
 def _codec(code_page: int) -> str:
     name = _CODE_PAGES.get(code_page, f"cp{code_page}")
     try:
-        b"".decode(name)
+        codecs.lookup(name)
     except LookupError:
         return "cp1252"
     return name

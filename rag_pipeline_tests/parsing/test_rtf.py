@@ -105,6 +105,10 @@ def test_a_file_that_is_cut_off_is_read_with_a_warning(tmp_path: Path) -> None:
     assert document.warnings == ("the file is cut off; what was there is read",)
 
 
+def test_an_unknown_code_page_is_read_as_western(tmp_path: Path) -> None:
+    assert parse(tmp_path, rb"caf\'e9\par", head=rb"{\rtf1\ansi\ansicpg125 ").text == "café"
+
+
 def test_groups_without_end_are_corrupt(tmp_path: Path) -> None:
     with pytest.raises(CorruptDocumentError):
         parse(tmp_path, b"{" * 20_000)

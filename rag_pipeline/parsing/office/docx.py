@@ -67,6 +67,7 @@ def _read_document(package: OfficePackage, main: str, body: etree._Element, buil
         if kind is BlockType.PAGE_HEADER:
             builder.add_block(kind, text)
     _Story(context, main, body).blocks(body)
+    builder.leave_headings()
     for kind, text in margins:
         if kind is BlockType.PAGE_FOOTER:
             builder.add_block(kind, text)

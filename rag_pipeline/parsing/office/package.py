@@ -265,7 +265,14 @@ def translate_damage(request: ParseRequest) -> Iterator[None]:
     """Turn what zip and XML readers raise on damaged bytes into `CorruptDocumentError`."""
     try:
         yield
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, etree.LxmlError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        UnicodeDecodeError,
+        etree.LxmlError,
+    ) as error:
         raise corrupt(request.file_name) from error
     except RecursionError as error:
         raise CorruptDocumentError(f"{request.file_name}: its content is nested too deeply to be a document") from error

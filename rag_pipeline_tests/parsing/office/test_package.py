@@ -72,6 +72,13 @@ def test_a_flipped_byte_inside_a_part_is_corrupt(tmp_path: Path) -> None:
         DocxParser().parse(written(tmp_path, bytes(content)))
 
 
+def test_a_damaged_entry_name_is_corrupt(tmp_path: Path) -> None:
+    request = write_docx(tmp_path, paragraph("x"), parts={"é.xml": "<x/>"})
+    content = request.path.read_bytes().replace("é.xml".encode(), b"\xf3\x28.xml")
+    with pytest.raises(CorruptDocumentError):
+        DocxParser().parse(written(tmp_path, content))
+
+
 @pytest.mark.parametrize(
     ("main", "error", "hint"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from rag_pipeline.errors import ConfigurationError
@@ -99,6 +99,22 @@ class Settings(BaseSettings):
     """None: `{data_dir}/chunk_snapshots`."""
     webserver_port: int = Field(default=3000, ge=0, le=65_535)
     """Dagster UI; the next free port is taken when it is busy."""
+
+    @field_validator("chunk_max_tokens")
+    @classmethod
+    def _not_under_the_target(cls, value: int, info: ValidationInfo) -> int:
+        target = info.data.get("chunk_tokens", value)
+        if value < target:
+            raise ValueError(f"must not be less than RAG_CHUNK_TOKENS={target}")
+        return value
+
+    @field_validator("chunk_overlap_tokens")
+    @classmethod
+    def _under_the_target(cls, value: int, info: ValidationInfo) -> int:
+        target = info.data.get("chunk_tokens")
+        if target is not None and value >= target:
+            raise ValueError(f"must be less than RAG_CHUNK_TOKENS={target}")
+        return value
 
     @classmethod
     def load(cls, **overrides: Any) -> "Settings":

@@ -126,8 +126,10 @@ def _execute(servers: Settings, statement: str, database: str) -> None:
 def _drop_collections(own: Settings) -> None:
     from pymilvus import MilvusClient
 
+    from rag_pipeline.adapters.milvus import GRPC_OPTIONS
+
     uri, token = own.require_milvus()
-    client = MilvusClient(uri, token=token)
+    client = MilvusClient(uri, token=token, dedicated=True, grpc_options=GRPC_OPTIONS)
     try:
         for collection in client.list_collections():
             if collection.startswith(own.milvus_collection_prefix):

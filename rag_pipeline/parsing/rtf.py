@@ -13,7 +13,7 @@ from rag_pipeline.core.parsed_document import BlockType, DocumentBuilder, Parsed
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import CorruptDocumentError, EmptyDocumentError, UnsupportedFormatError
 from rag_pipeline.parsing.encoding import read_bytes
-from rag_pipeline.parsing.office.docx_styles import HEADING_NAME, MAX_HEADING_LEVEL
+from rag_pipeline.parsing.office.docx_styles import HEADING_NAME, MAX_HEADING_LEVEL, list_depth
 from rag_pipeline.parsing.parser import Parser
 from rag_pipeline.parsing.tables import markdown_table
 
@@ -360,7 +360,7 @@ class _Reader:
         if level is not None:
             self._builder.add_block(BlockType.HEADING, " ".join(labelled.split()), level=level)
         elif paragraph.list_level is not None or self._label:
-            self._builder.add_block(BlockType.LIST_ITEM, labelled, level=(paragraph.list_level or 0) + 1)
+            self._builder.add_block(BlockType.LIST_ITEM, labelled, level=list_depth(paragraph.list_level))
         else:
             self._builder.add_block(BlockType.PARAGRAPH, text)
 

@@ -14,7 +14,7 @@ from lxml import etree
 from rag_pipeline.core.parsed_document import BlockType, DocumentBuilder, ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import CorruptDocumentError
-from rag_pipeline.parsing.office.docx_styles import Numbering, ParagraphStyle, Styles, W, to_int
+from rag_pipeline.parsing.office.docx_styles import Numbering, ParagraphStyle, Styles, W, list_depth, to_int
 from rag_pipeline.parsing.office.docx_text import ParagraphContent, ParagraphReader, R, Reference, is_placeholder
 from rag_pipeline.parsing.office.drawing import add_image, chart_rows, diagram_lines, local_name
 from rag_pipeline.parsing.office.package import OfficePackage, Relationship
@@ -156,7 +156,7 @@ class _Story:
         if style.heading_level is not None and len(text) <= MAX_HEADING_CHARACTERS:
             self._builder.add_block(BlockType.HEADING, " ".join(text.split()), level=style.heading_level)
         elif is_list and style.heading_level is None:
-            level = (style.numbering_level or 0) + 1
+            level = list_depth(style.numbering_level)
             self._builder.add_block(BlockType.LIST_ITEM, text, level=level, separator=separator)
             self._in_list = True
         elif style.is_caption:

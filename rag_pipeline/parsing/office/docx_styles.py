@@ -7,6 +7,7 @@ from lxml import etree
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 MAX_HEADING_LEVEL = 6
+MAX_LIST_LEVELS = 9
 MAX_STYLE_DEPTH = 20
 """`basedOn` chains are short; a longer one is a loop."""
 
@@ -240,6 +241,11 @@ def _level_of(element: etree._Element) -> int:
 def _value(parent: etree._Element | None, child: str) -> str | None:
     element = parent.find(f"{W}{child}") if parent is not None else None
     return element.get(f"{W}val") if element is not None else None
+
+
+def list_depth(level: int | None) -> int:
+    """Depth of a list item from 1, from a level that counts from 0; all formats here have nine levels."""
+    return min(max(level or 0, 0), MAX_LIST_LEVELS - 1) + 1
 
 
 def to_int(text: str | None, default: int) -> int:

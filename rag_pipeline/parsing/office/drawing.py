@@ -6,6 +6,7 @@ from io import BytesIO
 from lxml import etree
 
 from rag_pipeline.core.parsed_document import BoundingBox, DocumentBuilder, ParsedImage
+from rag_pipeline.parsing.office.docx_styles import to_int
 
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 IMAGE_PIXELS = 100_000_000
@@ -48,7 +49,7 @@ def _points(series: etree._Element, child: str) -> dict[int, str]:
     for point in series.iterfind(f"{{*}}{child}//{{*}}pt"):
         value = point.findtext("{*}v")
         if value is not None:
-            found.setdefault(int(point.get("idx", "0")), _readable(value))
+            found.setdefault(to_int(point.get("idx"), len(found)), _readable(value))
     if not found and child == "tx":
         found = {0: series.findtext(f"{{*}}{child}/{{*}}v") or ""}
     return found

@@ -3,6 +3,8 @@
 Shared by docx, pptx, xlsx, epub and OpenDocument. Nothing here knows what a paragraph or a cell is.
 """
 
+import errno
+import lzma
 import posixpath
 import re
 import zipfile
@@ -37,6 +39,7 @@ STRICT_NAMESPACE = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")
 _FORBIDDEN = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", re.I
 )
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, UnicodeDecodeError)
 _LEGACY_STREAMS = {
     "WordDocument": ("a Word 97-2003 file (.doc)", ".docx"),
     "Workbook": ("an Excel 97-2003 file (.xls)", ".xlsx"),
@@ -273,6 +276,11 @@ def translate_damage(request: ParseRequest) -> Iterator[None]:
         UnicodeDecodeError,
         etree.LxmlError,
     ) as error:
+        raise corrupt(request.file_name) from error
+    except OSError as error:
+        # A damaged directory sends the reader to a place before the file; decompressors raise without a number.
+        if error.errno not in {None, errno.EINVAL}:
+            raise
         raise corrupt(request.file_name) from error
     except RecursionError as error:
         raise CorruptDocumentError(f"{request.file_name}: its content is nested too deeply to be a document") from error

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from lxml import etree
 
 from rag_pipeline.core.parsed_document import BlockType, BoundingBox, DocumentBuilder
-from rag_pipeline.parsing.office.docx_styles import format_number, to_int
+from rag_pipeline.parsing.office.docx_styles import format_number, list_depth, to_int
 from rag_pipeline.parsing.office.docx_text import R
 from rag_pipeline.parsing.office.drawing import (
     MATH,
@@ -114,7 +114,7 @@ class Slide:
         elif len(lines) > 1 and (shape.placeholder in _LIST_PLACEHOLDERS or any(level for level, _ in lines)):
             for index, (level, text) in enumerate(lines):
                 separator = "\n" if index else "\n\n"
-                self._add(BlockType.LIST_ITEM, text, shape.box, level=level + 1, separator=separator)
+                self._add(BlockType.LIST_ITEM, text, shape.box, level=list_depth(level), separator=separator)
         else:
             self._add(BlockType.PARAGRAPH, "\n".join(text for _, text in lines), shape.box)
 

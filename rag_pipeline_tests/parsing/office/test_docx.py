@@ -315,3 +315,10 @@ def test_strict_documents_are_read(tmp_path: Path) -> None:
     body = f'<w:document xmlns:w="{strict}"><w:body>{paragraph("Strict text")}</w:body></w:document>'
     request = write_docx(tmp_path, "", parts={"document.xml": body})
     assert texts(parse(request)) == ["Strict text"]
+
+
+def test_list_levels_out_of_range_stay_in_range(tmp_path: Path) -> None:
+    body = numbered("far", 2, 99_999_999_999) + numbered("negative", 2, -3)
+    links = (("n", "numbering", "numbering.xml"),)
+    document = parse(write_docx(tmp_path, body, parts={"numbering.xml": NUMBERING}, links=links))
+    assert [block.level for block in document.blocks] == [9, 1]

@@ -157,3 +157,14 @@ def test_part_names_differ_in_case_and_slashes(tmp_path: Path) -> None:
             target.writestr(renamed, source.read(name))
     document = DocxParser().parse(ParseRequest(path=tmp_path / "b.docx", file_name="b.docx"))
     assert document.text == "found"
+
+
+def test_a_directory_that_points_before_the_file_is_corrupt(tmp_path: Path) -> None:
+    request = write_docx(tmp_path, paragraph("x"))
+    content = bytearray(request.path.read_bytes())
+    end = content.index(b"PK\x05\x06")
+    size, offset = struct.unpack_from("<II", content, end + 12)
+    struct.pack_into("<I", content, end + 16, offset + 5_000)
+    assert size
+    with pytest.raises(CorruptDocumentError):
+        DocxParser().parse(written(tmp_path, bytes(content)))

@@ -268,14 +268,7 @@ def translate_damage(request: ParseRequest) -> Iterator[None]:
     """Turn what zip and XML readers raise on damaged bytes into `CorruptDocumentError`."""
     try:
         yield
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        NotImplementedError,
-        UnicodeDecodeError,
-        etree.LxmlError,
-    ) as error:
+    except (etree.LxmlError, *_DAMAGE) as error:
         raise corrupt(request.file_name) from error
     except OSError as error:
         # A damaged directory sends the reader to a place before the file; decompressors raise without a number.

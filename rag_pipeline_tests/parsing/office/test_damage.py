@@ -74,5 +74,4 @@ def test_damaged_files_end_in_a_document_or_an_error_of_ours(tmp_path: Path, wri
             outcomes["read"] += 1
         except InvalidDocumentError as error:
             outcomes[error.code] += 1
-            assert "Traceback" not in str(error)
     assert outcomes.total() == ROUNDS

@@ -45,8 +45,8 @@ class PlacedImage(NamedTuple):
 class PageObjects(NamedTuple):
     """What is drawn on a page besides text."""
 
-    total: int
-    """Objects of all kinds."""
+    shapes: int
+    """Paths that are no rules: drawings, or text turned into outlines."""
     rules: Rules
     images: list[PlacedImage]
 
@@ -58,34 +58,43 @@ def read_objects(page: pdfium.PdfPage) -> PageObjects:
         return PageObjects(count, Rules([]), [])
     rules: list[tuple[float, float, float, float]] = []
     images: list[PlacedImage] = []
-    segments = 0
+    bounds = _Bounds()
+    segments = shapes = 0
     for index in range(count):
         item = pdfium_c.FPDFPage_GetObject(page.raw, index)
         kind = pdfium_c.FPDFPageObj_GetType(item)
         if kind == pdfium_c.FPDF_PAGEOBJ_PATH:
-            box = _bounds(item)
+            box = bounds.of(item)
             wide, high = box[2] - box[0], box[3] - box[1]
             if min(wide, high) <= _THICKEST:
                 if max(wide, high) >= _SHORTEST:
                     rules.append(box)
-            elif segments < _MAX_SEGMENTS and _is_stroked(item):
+                continue
+            shapes += 1
+            if segments < _MAX_SEGMENTS and _is_stroked(item):
                 edges = _edges(item)
                 segments += len(edges)
                 rules.extend(edges)
         elif kind == pdfium_c.FPDF_PAGEOBJ_IMAGE:
-            images.append(_image(item, _bounds(item)))
+            images.append(_image(item, bounds.of(item)))
         elif kind == pdfium_c.FPDF_PAGEOBJ_FORM:
             # The place of a nested image is given in the form's space; that of the form is near enough.
-            box = _bounds(item)
+            box = bounds.of(item)
             images.extend(_image(nested, box) for nested in _nested_images(item, depth=0))
-    return PageObjects(count, Rules(rules), images)
+    return PageObjects(shapes, Rules(rules), images)
 
 
-def _bounds(item: "ctypes._Pointer[ctypes.Structure]") -> tuple[float, float, float, float]:
-    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
-    if not pdfium_c.FPDFPageObj_GetBounds(item, left, bottom, right, top):
-        return (0.0, 0.0, 0.0, 0.0)
-    return (left.value, bottom.value, right.value, top.value)
+class _Bounds:
+    """Asks for the bounds of objects, left, bottom, right, top in user space, with one set of buffers."""
+
+    def __init__(self) -> None:
+        self._values = tuple(ctypes.c_float() for _ in range(4))
+
+    def of(self, item: "ctypes._Pointer[ctypes.Structure]") -> tuple[float, float, float, float]:
+        left, bottom, right, top = self._values
+        if not pdfium_c.FPDFPageObj_GetBounds(item, left, bottom, right, top):
+            return (0.0, 0.0, 0.0, 0.0)
+        return (left.value, bottom.value, right.value, top.value)
 
 
 def _image(item: "ctypes._Pointer[ctypes.Structure]", box: tuple[float, float, float, float]) -> PlacedImage:

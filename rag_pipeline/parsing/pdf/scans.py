@@ -29,6 +29,8 @@ _SCAN_SHARE = 0.65
 _SPARSE_SHARE = 0.02
 """Share of the page that text covers below which the text layer of a scan is only a stamp or a page number."""
 _SPARSE_CHARACTERS = 200
+_MIN_SHAPES = 12
+"""Shapes on a page without text and images from which they may be letters turned into outlines."""
 _GARBLED_SHARE = 0.3
 _FONT_SHARE = 0.65
 """Font size as a share of the height of a line's box, which the detection draws with a margin."""
@@ -50,7 +52,7 @@ class OcrPage(NamedTuple):
 def why_ocr(words: Sequence[Word], objects: PageObjects, width: float, height: float) -> str | None:
     """Why the text layer of a page is not good enough; None where it is, or where the page is empty."""
     if not words:
-        return "no text layer" if objects.total else None
+        return "no text layer" if objects.images or objects.shapes >= _MIN_SHAPES else None
     if garbage_score(words) > _GARBLED_SHARE:
         return "the text layer is garbled"
     if sum(len(word.text) for word in words) < _SPARSE_CHARACTERS and _largest_image(objects) > _SCAN_SHARE * (

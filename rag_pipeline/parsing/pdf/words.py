@@ -154,9 +154,12 @@ class _WordReader:
         textpage = self._address
         for _, start, end in tokens:
             get_loose_box(textpage, start, address)
-            get_loose_box(textpage, end - 1, address + size)
+            if end - start > 1:
+                get_loose_box(textpage, end - 1, address + size)
             address += 2 * size
         user = np.frombuffer(buffer, np.float32).reshape(len(tokens), 2, 2, 2).astype(float)
+        single = [end - start == 1 for _, start, end in tokens]
+        user[single, 1] = user[single, 0]
         # The last axis is x, y; the one before it holds the corners left-top and right-bottom.
         xx, xy, x0, yx, yy, y0 = self._to_display
         x = xx * user[..., 0] + xy * user[..., 1] + x0

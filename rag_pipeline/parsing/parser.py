@@ -1,4 +1,4 @@
-"""The parser contract: one file in, one `ParsedDocument` out. Parsers run in worker processes and hold no connections."""
+"""The parser contract: one file in, one `ParsedDocument` out. Parsers run in worker processes without connections."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar

@@ -95,7 +95,9 @@ def _already_paid(workspace: Workspace, hashes: Sequence[str]) -> dict[str, Vect
             stored = vectors_from_parquet(services.artefacts.get(key))
         except MissingArtefactError:
             continue  # removed with its document a moment ago: these inputs are paid for again
-        vectors.update({input_hash: stored.vectors[paid.position] for input_hash, paid in wanted})
+        for input_hash, paid in wanted:
+            if stored.input_hashes[paid.position : paid.position + 1] == (input_hash,):
+                vectors[input_hash] = stored.vectors[paid.position]
     return vectors
 
 

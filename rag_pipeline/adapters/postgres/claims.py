@@ -4,6 +4,7 @@ A document belongs to the batch named in `documents.batch_id` and to no other. T
 run clears it with the final status, and the recovery takes it back when the run has lost its lease.
 """
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,11 @@ class Claims:
 
         Automatic attempts of documents that had given up are counted anew.
         """
-        batch = RequestedBatch(batch_id=run_id, first_partition="", last_partition="", document_count=len(document_ids))
+        # A run that Dagster resumes has the same id as before.
+        batch_id = f"{run_id}-{uuid.uuid4().hex[:8]}"
+        batch = RequestedBatch(
+            batch_id=batch_id, first_partition="", last_partition="", document_count=len(document_ids)
+        )
         with transaction(self._engine) as connection:
             self._insert_batch(connection, batch, state="RUNNING", run_id=run_id)
             connection.execute(
@@ -125,7 +130,7 @@ class Claims:
                     documents.c.status.in_(_STARTABLE),
                 )
                 .values(
-                    batch_id=run_id,
+                    batch_id=batch_id,
                     attempt=documents.c.attempt + 1,
                     uncounted_attempts=sa.case(
                         (documents.c.status == Status.PENDING, documents.c.uncounted_attempts),
@@ -134,7 +139,7 @@ class Claims:
                     updated_at=sa.func.now(),
                 )
             )
-        return run_id
+        return batch_id
 
     def open_versions(self, items: Sequence[WorkItem], fingerprints: Mapping[str, Mapping[Stage, str]]) -> None:
         """Begin the next version, of the same bytes, of settled documents; the live version goes on answering.

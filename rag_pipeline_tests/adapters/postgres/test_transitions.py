@@ -66,8 +66,8 @@ class Operations(RuleBasedStateMachine):
     @rule()
     def begin_by_hand(self) -> None:
         run_id = uuid.uuid4().hex
-        self.facts.claims.begin_manual(run_id, [document.id for document in self.documents])
-        self.batches.append((run_id, items(self.facts, *self.documents)))
+        batch_id = self.facts.claims.begin_manual(run_id, [document.id for document in self.documents])
+        self.batches.append((batch_id, items(self.facts, *self.documents)))
 
     @rule(pick=st.integers(0, 9), stage=st.sampled_from(list(Stage)))
     def begin_stage(self, pick: int, stage: Stage) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import regex
 
-from rag_pipeline.core.graphemes import ceil_boundary, floor_boundary
+from rag_pipeline.core.graphemes import ceil_boundary, floor_boundary, is_boundary
 from rag_pipeline.core.tokens import TokenCounter
 
 Span = tuple[int, int]
@@ -86,10 +86,18 @@ def split_long(text: str, span: Span, *, budget: int, count_tokens: TokenCounter
 
 
 def trimmed(text: str, begin: int, end: int) -> Span:
-    """The span `[begin, end)` without the white space around it; of no length if there is nothing else."""
+    """The span `[begin, end)` without the white space around it; of no length if there is nothing else.
+
+    White space that a combining mark stands on is kept: the two are one cluster.
+    """
     piece = text[begin:end]
     left = begin + len(piece) - len(piece.lstrip())
-    return left, max(left, begin + len(piece.rstrip()))
+    right = max(left, begin + len(piece.rstrip()))
+    if not is_boundary(text, left, lowest=begin):
+        left = floor_boundary(text, left, lowest=begin)
+    if not is_boundary(text, right, lowest=left):
+        right = min(ceil_boundary(text, right, lowest=left), end)
+    return left, right
 
 
 def _ends_sentence(text: str, begin: int, mark: int, after: int, end: int) -> bool:

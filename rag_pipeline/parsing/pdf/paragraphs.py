@@ -44,6 +44,7 @@ class _Line:
     box: Box
     size: float
     bold: bool
+    has_field: bool
 
     @property
     def has_mark(self) -> bool:
@@ -106,13 +107,15 @@ def _line(row: Row) -> _Line:
     text = row[0].text if len(row) == 1 and words is row[0].words else join_words(words)
     style = words[0].style
     if all(word.style is style for word in words):
-        return _Line(words, text, box, style.size, style.bold)
+        return _Line(words, text, box, style.size, style.bold, style.font == FIELD_FONT)
     sizes: Counter[float] = Counter()
     bold = 0
+    has_field = False
     for word in words:
+        has_field = has_field or word.style.font == FIELD_FONT
         sizes[word.style.size] += len(word.text)
         bold += len(word.text) * word.style.bold
-    return _Line(words, text, box, sizes.most_common(1)[0][0], bold > 0.8 * sizes.total())
+    return _Line(words, text, box, sizes.most_common(1)[0][0], bold > 0.8 * sizes.total(), has_field)
 
 
 def _paragraphs(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
@@ -148,7 +151,7 @@ def _starts_paragraph(group: Sequence[_Line], line: _Line, usual: float, right: 
         return True
     if abs(before.size - line.size) > 0.08 * size or before.bold != line.bold or line.has_mark:
         return True
-    if _has_field(line) or _has_field(before):
+    if line.has_field or before.has_field:
         return True
     indented = line.box.left - min(item.box.left for item in group[1:] or group) > 0.8 * size
     short = before.box.right < right - 0.15 * (right - group[0].box.left)
@@ -159,17 +162,13 @@ def _starts_paragraph(group: Sequence[_Line], line: _Line, usual: float, right: 
 
 
 def _type(group: Sequence[_Line], text: str) -> BlockType:
-    if any(_has_field(line) for line in group):
+    if any(line.has_field for line in group):
         return BlockType.FORM_FIELD
     if group[0].has_mark:
         return BlockType.LIST_ITEM
     if is_caption(text):
         return BlockType.CAPTION
     return BlockType.PARAGRAPH
-
-
-def _has_field(line: _Line) -> bool:
-    return any(word.style.font == FIELD_FONT for word in line.words)
 
 
 def _piece(group: Sequence[_Line], direction: int, width: float, height: float) -> Piece:

@@ -66,14 +66,12 @@ def why_ocr(words: Sequence[Word], objects: PageObjects, width: float, height: f
 
 def garbage_score(words: Sequence[Word]) -> float:
     """Share of characters that say nothing: without a character, private use, or bytes read in a wrong encoding."""
-    total = bad = 0
-    for word in words:
-        total += len(word.text)
-        if word.text.isascii():
-            continue
-        bad += word.text.count(REPLACEMENT) + len(_PRIVATE_USE.findall(word.text))
-        bad += sum(len(match) for match in _MOJIBAKE.findall(word.text))
-    return bad / total if total else 0.0
+    text = "".join([word.text for word in words])
+    if not text or text.isascii():
+        return 0.0
+    bad = text.count(REPLACEMENT) + len(_PRIVATE_USE.findall(text))
+    bad += sum(len(match) for word in words if not word.text.isascii() for match in _MOJIBAKE.findall(word.text))
+    return bad / len(text)
 
 
 def read_scan(page: pdfium.PdfPage, objects: PageObjects, engine: OcrEngine) -> OcrPage | None:

@@ -38,6 +38,8 @@ _ITALIC_NAME = re.compile("italic|oblique", re.IGNORECASE)
 FIELD_FONT = "\0field"
 """Font name of words that are the value of a form field."""
 _INVISIBLE = 3
+_LEVEL = 4.0
+"""Height of the levels in which repeated words are looked for, points."""
 _BOLD_WEIGHT = 600
 
 
@@ -94,7 +96,7 @@ def read_words(textpage: ctypes.c_void_p, *, to_display: Affine, width: float, h
     count = pdfium_c.FPDFText_CountChars(textpage)
     if count <= 0:
         return PageText([], 0)
-    tokens = [(match.group(), match.start(), match.end()) for match in _TOKEN.finditer(_characters(textpage, count))]
+    tokens = [(match.group(), *match.span()) for match in _TOKEN.finditer(_characters(textpage, count))]
     if not tokens:
         return PageText([], 0)
     reader = _WordReader(textpage, to_display, width, height)
@@ -271,21 +273,21 @@ def _continues(before: Box, after: Box, size: float) -> bool:
 
 def drop_repeated(words: Iterable[Word]) -> list[Word]:
     """Drop words drawn again at the same place: fake bold, shadows, a text layer over visible text."""
-    seen: dict[str, list[Word]] = {}
+    seen: dict[tuple[str, int], list[Word]] = {}
     kept: list[Word] = []
     for word in words:
-        near = seen.get(word.text)
-        if near is None:
-            seen[word.text] = [word]
-        else:
-            limit = 0.3 * word.style.size
-            left, top, direction = word.left, word.top, word.direction
-            for other in near:
-                if abs(other.left - left) < limit and abs(other.top - top) < limit and other.direction == direction:
-                    break
-            else:
-                near.append(word)
-                kept.append(word)
+        # Two grids of levels, half a step apart, so that near words share one of them.
+        step = word.top / _LEVEL
+        keys = ((word.text, int(2 * step) // 2 * 2), (word.text, int(2 * step + 1) // 2 * 2 + 1))
+        if any(_is_same_place(word, other) for key in keys if key in seen for other in seen[key]):
             continue
+        for key in keys:
+            seen.setdefault(key, []).append(word)
         kept.append(word)
     return kept
+
+
+def _is_same_place(word: Word, other: Word) -> bool:
+    limit = 0.3 * word.style.size
+    near = abs(other.left - word.left) < limit and abs(other.top - word.top) < limit
+    return near and other.direction == word.direction

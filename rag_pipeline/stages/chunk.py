@@ -9,14 +9,14 @@ from rag_pipeline.core.partitions import artefact_key
 from rag_pipeline.core.tokens import estimate_tokens
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.parsing.serialization import document_from_bytes
-from rag_pipeline.stages.outcomes import Produced, attempt, owned_groups
+from rag_pipeline.stages.outcomes import Produced, for_each, owned_groups
 from rag_pipeline.stages.workspace import Workspace
 
 PREVIEW_CHARACTERS = 400
 
 
 def chunk_documents(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
-    """Cut the documents one after the other: it is pure Python, so threads would only take turns."""
+    """Cut the documents; while one is cut, others are on their way to the object store."""
     services = workspace.services
     options = services.chunking_options
 
@@ -41,5 +41,4 @@ def chunk_documents(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator
 
     for group in owned_groups(workspace, Stage.CHUNKS, items):
         yield from group.lost
-        for item in group.items:
-            yield attempt(Stage.CHUNKS, item, one)
+        yield from for_each(workspace, Stage.CHUNKS, group.items, one)

@@ -17,6 +17,9 @@ from rag_pipeline.stages.fetch import local_original
 from rag_pipeline.stages.outcomes import Produced, attempt, failed, for_each, lost
 from rag_pipeline.stages.workspace import Workspace
 
+BYTES_PER_WORKER = 1_000_000
+"""A process costs about a CPU second to start, as much as parsing some hundred small texts."""
+
 
 def parse(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
     """Parse the documents in the worker processes, uploading results as they come."""
@@ -40,7 +43,9 @@ def parse(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
         )
         for item in fetched.values()
     )
-    with ParserPool(workers=min(settings.parser_processes, len(fetched))) as pool:
+    total_bytes = sum(item.size_bytes for item in fetched.values())
+    workers = min(settings.parser_processes, len(fetched), 1 + total_bytes // BYTES_PER_WORKER)
+    with ParserPool(workers=workers) as pool:
         for parsed in pool.parse(requests, workspace.scratch):
             yield _settle(workspace, fetched[parsed.key], parsed)
 

@@ -7,7 +7,7 @@ from rag_pipeline.core.ports import SnapshotRef
 from rag_pipeline.core.snapshot import snapshot_content
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.parsing.serialization import document_from_bytes
-from rag_pipeline.stages.outcomes import Produced, attempt, owned_groups
+from rag_pipeline.stages.outcomes import Produced, for_each, owned_groups
 from rag_pipeline.stages.workspace import Workspace
 
 
@@ -25,5 +25,4 @@ def write_snapshots(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator
 
     for group in owned_groups(workspace, Stage.CHUNK_SNAPSHOT, items):
         yield from group.lost
-        for item in group.items:
-            yield attempt(Stage.CHUNK_SNAPSHOT, item, one)
+        yield from for_each(workspace, Stage.CHUNK_SNAPSHOT, group.items, one)

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ class Workspace:
     """Originals downloaded to the scratch folder, by document id."""
     _chunks: "OrderedDict[str, list[Chunk]]" = field(default_factory=OrderedDict)
     _characters: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def input_key(self, item: WorkItem, stage: Stage) -> str:
         """Key of a stage's winning artefact.
@@ -56,11 +58,12 @@ class Workspace:
 
     def keep_chunks(self, item: WorkItem, chunks: list[Chunk]) -> None:
         """Remember chunks for the stages that follow in this run, within a bound."""
-        self._characters += _characters(chunks) - _characters(self._chunks.pop(item.document_id, []))
-        self._chunks[item.document_id] = chunks
-        while self._characters > _CACHED_CHARACTERS and len(self._chunks) > 1:
-            _, dropped = self._chunks.popitem(last=False)
-            self._characters -= _characters(dropped)
+        with self._lock:
+            self._characters += _characters(chunks) - _characters(self._chunks.pop(item.document_id, []))
+            self._chunks[item.document_id] = chunks
+            while self._characters > _CACHED_CHARACTERS and len(self._chunks) > 1:
+                _, dropped = self._chunks.popitem(last=False)
+                self._characters -= _characters(dropped)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## ingest the sample documents on embedded servers and answer
 	$(BIN)/python -m rag_pipeline.cli.main demo
 
 test: $(INSTALLED) ## all tests but the long fault-injection suites, on real embedded servers
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/python -m ruff check .

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import psutil
 import pymilvus.exceptions
 import pytest
 from hypothesis import given
@@ -64,6 +65,10 @@ class Server:
     def send(self, number: int) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
+        if number == signal.SIGSTOP:
+            process = psutil.Process(self._process.pid)
+            while process.status() != psutil.STATUS_STOPPED:
+                time.sleep(0.01)
 
     def stop(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:

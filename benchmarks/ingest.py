@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=1000)
     parser.add_argument("--single-runs", type=int, default=10, help="single uploads, for latency and the fixed cost")
-    parser.add_argument("--words", type=int, default=400, help="words per document")
+    parser.add_argument("--words", type=int, default=150, help="words per document (150: about 1 kB, one chunk)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rag-bench-") as folder:
         Path(folder).chmod(0o755)

@@ -58,8 +58,9 @@ class ProcessTree:
                         continue
                     times = process.cpu_times()
                     key = (process.pid, process.create_time())
+                    if key not in self._names:
+                        self._names[key] = _short_name(process.cmdline())
                     self._cpu[key] = times.user + times.system
-                    self._names.setdefault(key, _short_name(process.cmdline()))
                     memory += process.memory_info().rss
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue

@@ -7,7 +7,7 @@ from typing import Self
 
 import psutil
 
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 0.5
 
 
 class ProcessTree:
@@ -19,13 +19,14 @@ class ProcessTree:
         self._names: dict[tuple[int, float], str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._own_seconds = 0.0
         self.peak_memory_bytes = 0
         """Largest sum of resident memory seen; shared pages count in every process that maps them."""
 
     def cpu_seconds(self) -> float:
-        """User and system time used so far by every process seen."""
+        """User and system time used so far by every process seen, without the watching itself."""
         self._sample()
-        return sum(self._cpu.values())
+        return sum(self._cpu.values()) - self._own_seconds
 
     def cpu_by_name(self) -> dict[str, float]:
         """CPU seconds by a short name of the process."""
@@ -49,6 +50,11 @@ class ProcessTree:
             self._sample()
 
     def _sample(self) -> None:
+        began = time.thread_time()
+        self._look()
+        self._own_seconds += time.thread_time() - began
+
+    def _look(self) -> None:
         memory = 0
         me = psutil.Process()
         for process in [me, *me.children(recursive=True)]:

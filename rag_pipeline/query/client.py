@@ -116,8 +116,11 @@ class RagClient:
         ids = [document.id for document in map(_document_of, documents) if document is not None]
         deadline = time.monotonic() + timeout_seconds
         pause = FIRST_POLL_SECONDS
+        latest: dict[str, Document] = {}
         while True:
-            found = self._facts.documents.many(ids)
+            open_ids = [each for each in ids if each not in latest or not latest[each].is_settled]
+            latest.update({document.id: document for document in self._facts.documents.many(open_ids)})
+            found = [latest[each] for each in ids if each in latest]
             if progress:
                 progress(found)
             if all(document.is_settled for document in found):

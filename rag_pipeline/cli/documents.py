@@ -242,7 +242,7 @@ def _status_table(client: RagClient, kb: str) -> Table:
     counts = client.count_by_status(kb)
     table = Table(title=f"{kb}: {sum(counts.values())} documents", box=None, title_justify="left")
     table.add_column("status")
-    table.add_column("documents", justify="right")
+    table.add_column("documents")
     for each in Status:
         if each in counts:
             table.add_row(_colored(each), str(counts[each]))

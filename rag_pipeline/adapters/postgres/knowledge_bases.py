@@ -52,7 +52,8 @@ class KnowledgeBases:
             row = connection.execute(statement).mappings().first() if not has_control_characters(name) else None
         if row is None:
             raise ResourceNotFoundError(
-                f"there is no knowledge base {name!r}; create it with create_knowledge_base({name!r})"
+                f"there is no knowledge base {name!r}; make it with `rag-pipeline submit --kb`, "
+                f"or create_knowledge_base({name!r}) in Python"
             )
         found = _knowledge_base(row)
         if found.status != "ACTIVE":

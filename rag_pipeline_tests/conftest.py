@@ -1,6 +1,7 @@
 """Fixtures for every test: real embedded servers, started once, and settings that no other test shares."""
 
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ hypothesis.settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("shared machine")
+
+
+def pytest_configure() -> None:
+    """Take signals as a terminal sends them: what a script starts in the background inherits an ignored SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

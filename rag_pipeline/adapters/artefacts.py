@@ -182,12 +182,7 @@ def _from_parquet(content: bytes) -> pa.Table:
 
 
 def _regions_to_json(regions: Sequence[PageRegion]) -> str:
-    return json.dumps(
-        [
-            [region.page, None if (box := region.bbox) is None else [box.left, box.top, box.right, box.bottom]]
-            for region in regions
-        ]
-    )
+    return json.dumps([[region.page, region.bbox and region.bbox.as_list()] for region in regions])
 
 
 def _regions_from_json(text: str) -> tuple[PageRegion, ...]:

@@ -51,6 +51,10 @@ class BoundingBox:
     right: float
     bottom: float
 
+    def as_list(self) -> list[float]:
+        """`[left, top, right, bottom]`, as JSON keeps it."""
+        return [self.left, self.top, self.right, self.bottom]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rag_pipeline.core.chunk import Chunk, chunk_id, parent_id
-from rag_pipeline.core.parsed_document import BoundingBox, ParsedDocument
+from rag_pipeline.core.parsed_document import ParsedDocument
 from rag_pipeline.core.work import WorkItem
 
 FORMAT_VERSION = 1
@@ -58,12 +58,10 @@ def _chunk(item: WorkItem, chunk: Chunk) -> dict[str, object]:
                 "page_end": chunk.page_end,
                 "start": chunk.start,
                 "end": chunk.end,
-                "regions": [{"page": region.page, "bbox": _box(region.bbox)} for region in chunk.regions],
+                "regions": [
+                    {"page": region.page, "bbox": region.bbox and region.bbox.as_list()} for region in chunk.regions
+                ],
                 "block_types": list(chunk.block_types),
             },
         },
     }
-
-
-def _box(bbox: BoundingBox | None) -> list[float] | None:
-    return None if bbox is None else [bbox.left, bbox.top, bbox.right, bbox.bottom]

@@ -93,7 +93,7 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
     """
     result = BatchResult()
     items = services.facts.claims.items(partition_keys=request.partition_keys)
-    owner, items, changed = _claim(services, request, items)
+    owner, items, forced = _claim(services, request, items)
     plan = _split(items, owner)
     artefacts = services.facts.claims.artefacts([item.document_id for item in items])
     _report_left_alone(request, plan, artefacts, report)
@@ -107,7 +107,7 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
             for item in plan.mine:
                 for stage, artefact in artefacts.get((item.document_id, item.version), {}).items():
                     workspace.artefacts[item.document_id, stage] = artefact
-            _BatchRun(workspace, request, changed, report, result).run(plan.mine)
+            _BatchRun(workspace, request, forced, report, result).run(plan.mine)
     finally:
         services.facts.claims.finish(owner)
     return result

@@ -195,14 +195,12 @@ def _chunk_row(item: WorkItem, chunk: Chunk) -> dict[str, object]:
         "content_hash": content_hash(chunk.text),
         "locator": {
             **chunk.metadata,
-            "regions": [{"page": region.page, "bbox": _box(region.bbox)} for region in chunk.regions],
+            "regions": [
+                {"page": region.page, "bbox": region.bbox and region.bbox.as_list()} for region in chunk.regions
+            ],
             "block_types": list(chunk.block_types),
         },
     }
-
-
-def _box(bbox: Any) -> list[float] | None:
-    return None if bbox is None else [bbox.left, bbox.top, bbox.right, bbox.bottom]
 
 
 _UPSERT_CHUNKS = sa.text(

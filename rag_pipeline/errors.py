@@ -17,6 +17,7 @@ RagPipelineError
 │   ├── ConfigurationError         code configuration
 │   ├── MissingArtefactError       code missing_artefact
 │   ├── EmbeddingRejectedError     code embedding_rejected
+│   ├── ModelRejectedError         code model_rejected: a chat or rerank endpoint refuses, or answers nonsense
 │   └── InternalError              code internal: a bug of ours, kept per document with its type and message
 └── TemporaryError                 the same call may succeed later
     ├── ObjectStoreUnavailableError    code object_store_unavailable
@@ -24,6 +25,7 @@ RagPipelineError
     ├── FactsUnavailableError          code facts_unavailable
     ├── SnapshotWriteError             code snapshot_not_written
     ├── EmbeddingUnavailableError      code embedding_unavailable (may carry retry_after_seconds)
+    ├── ModelUnavailableError          code model_unavailable: a chat or rerank endpoint is down or too slow
     ├── ServerStartError               code server_not_started: an embedded server did not come up
     ├── ParserCrashedError             code parser_crashed: the worker process died; bounded by attempts
     └── OwnershipLostError             code ownership_lost: another run owns the document now
@@ -149,6 +151,12 @@ class EmbeddingRejectedError(PermanentError):
     code = "embedding_rejected"
 
 
+class ModelRejectedError(PermanentError):
+    """A chat or rerank endpoint refuses the request (HTTP 4xx other than 408 and 429), or its answer has no sense."""
+
+    code = "model_rejected"
+
+
 class InternalError(PermanentError):
     """An unexpected error while one document was processed: a fault of this package, reported with its type."""
 
@@ -183,6 +191,12 @@ class EmbeddingUnavailableError(TemporaryError):
     """The embedding service is down, slow, over its rate limit, or answered with a server error."""
 
     code = "embedding_unavailable"
+
+
+class ModelUnavailableError(TemporaryError):
+    """A chat or rerank endpoint is down, slow, over its rate limit, or answered with a server error."""
+
+    code = "model_unavailable"
 
 
 class ServerStartError(TemporaryError):

@@ -74,6 +74,26 @@ class Settings(BaseSettings):
     analyzer: str = "jieba"
     """BM25 tokenizer of the Milvus collection."""
 
+    rerank_url: str | None = None
+    """Base URL of a reranking service, `/rerank` is appended. None: no reranking."""
+    rerank_api: Literal["cohere", "tei"] = "cohere"
+    """Shape of its requests: `cohere` (Cohere, Jina, vLLM) or `tei` (Hugging Face Text Embeddings Inference)."""
+    rerank_api_key: SecretStr | None = None
+    rerank_model: str = ""
+    """Sent as `model` unless empty."""
+    rerank_timeout_seconds: float = Field(default=5.0, gt=0)
+    """For the whole call; after it the results keep the order of the fused ranking."""
+    chat_url: str | None = None
+    """Base URL of an OpenAI-compatible service, `/chat/completions` is appended. None: extractive answers only."""
+    chat_api_key: SecretStr | None = None
+    chat_model: str = ""
+    chat_timeout_seconds: float = Field(default=60.0, gt=0)
+    """For a whole answer; while streaming, between two pieces of it."""
+    chat_max_tokens: int = Field(default=1_024, gt=0)
+    """Longest answer."""
+    rewrite_timeout_seconds: float = Field(default=5.0, gt=0)
+    """For rewriting a question by the chat service; after it the question is searched as it is."""
+
     max_upload_bytes: int = Field(default=200_000_000, gt=0)
     parse_workers: int = Field(default=0, ge=0)
     """Parser processes per run; 0: one per core, at most four."""

@@ -5,8 +5,6 @@ import binascii
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -16,19 +14,27 @@ import tenacity
 from pydantic import SecretStr
 
 from rag_pipeline.adapters.embedders.unit_vectors import unit_rows
+from rag_pipeline.adapters.http_service import (
+    CONNECT_SECONDS,
+    DIRECT,
+    TEMPORARY_STATUS,
+    header_key,
+    retry_after,
+    service_message,
+    service_url,
+    shortened,
+    shown_url,
+)
 from rag_pipeline.core.ports import Vectors
-from rag_pipeline.errors import ConfigurationError, EmbeddingRejectedError, EmbeddingUnavailableError
+from rag_pipeline.errors import EmbeddingRejectedError, EmbeddingUnavailableError
 
-CONNECT_SECONDS = 5.0
 ATTEMPTS = 3
 """Per request. More patience is the pipeline's: it retries documents."""
 MOST_WAIT_SECONDS = 5.0
 """A longer Retry-After is handed to the caller instead of waited for."""
-MESSAGE_CHARACTERS = 300
 
 _NARROWABLE = frozenset({400, 413, 422})
 """May be the fault of one text or of the size; other 4xx (401, 403, 404) are the fault of the configuration."""
-_TEMPORARY = frozenset({408, 429})
 
 
 class BatchRefusedError(EmbeddingRejectedError):
@@ -48,29 +54,20 @@ class EmbeddingService:
         concurrency: int,
         timeout_seconds: float,
     ) -> None:
-        try:
-            base = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise ConfigurationError("RAG_EMBEDDING_URL is not a URL") from error
-        if base.scheme not in {"http", "https"} or not base.host:
-            raise ConfigurationError("RAG_EMBEDDING_URL has to begin with http:// or https:// and a host")
-        key = api_key.get_secret_value() if api_key else ""
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigurationError("RAG_EMBEDDING_API_KEY has characters that cannot be sent in a header")
+        self._url = service_url(url, "/embeddings", setting="RAG_EMBEDDING_URL")
+        self._shown_url = shown_url(self._url)
+        key = header_key(api_key, setting="RAG_EMBEDDING_API_KEY")
         self.dimensions = dimensions
         self.has_answered = False
         """Whether any request has ever been answered with vectors."""
         self._model = model
         self._key = key
-        self._url = base.copy_with(path=base.path.rstrip("/") + "/embeddings")
-        self._shown_url = str(self._url.copy_with(username=None, password=None, query=None, fragment=None))
         self._in_flight = threading.BoundedSemaphore(concurrency)
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {key}"} if key else None,
             timeout=httpx.Timeout(timeout_seconds, connect=CONNECT_SECONDS, pool=None),
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-            # A proxy from the environment is for the internet, not for this machine.
-            mounts={"all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None},
+            mounts=DIRECT,
         )
         self._retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -136,31 +133,13 @@ class EmbeddingService:
 
     def _from_status(self, response: httpx.Response) -> EmbeddingUnavailableError | EmbeddingRejectedError:
         status = response.status_code
-        message = f"{self._shown_url}: HTTP {status}: {self._shortened(_service_message(response))}"
-        if status in _TEMPORARY or status >= 500:
+        message = f"{self._shown_url}: HTTP {status}: {self._shortened(service_message(response.text))}"
+        if status in TEMPORARY_STATUS or status >= 500:
             return EmbeddingUnavailableError(message, retry_after_seconds=retry_after(response.headers))
         return BatchRefusedError(message) if status in _NARROWABLE else EmbeddingRejectedError(message)
 
     def _shortened(self, text: str) -> str:
-        """One line without the key: services quote it in their errors."""
-        line = " ".join(text.split())
-        if self._key:
-            line = line.replace(self._key, "[key]")
-        return line if len(line) <= MESSAGE_CHARACTERS else line[:MESSAGE_CHARACTERS] + "…"
-
-
-def retry_after(headers: httpx.Headers) -> float | None:
-    """Seconds from a `Retry-After` header (seconds or an HTTP date, RFC 9110 10.2.3); None without a usable one."""
-    value = headers.get("Retry-After", "").strip()
-    if value.replace(".", "", 1).isdecimal():
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+        return shortened(text, key=self._key)
 
 
 def _vector(embedding: Any) -> npt.NDArray[np.float32]:
@@ -170,21 +149,6 @@ def _vector(embedding: Any) -> npt.NDArray[np.float32]:
     if row.ndim != 1:
         raise ValueError("an embedding is not a list of numbers")
     return row
-
-
-def _service_message(response: httpx.Response) -> str:
-    """What the service says went wrong, out of the usual places of a JSON body."""
-    try:
-        body = response.json()
-    except ValueError:
-        return response.text
-    if isinstance(body, dict):
-        error = body.get("error", body)
-        if isinstance(error, dict):
-            found = error.get("message") or error.get("detail") or error.get("error")
-            return str(found or body)
-        return str(error)
-    return str(body)
 
 
 def _is_worth_waiting(error: BaseException) -> bool:

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from rag_pipeline.adapters.embedders import openai_service
 from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
+from rag_pipeline.adapters.http_service import retry_after
 from rag_pipeline.errors import ConfigurationError, EmbeddingRejectedError, EmbeddingUnavailableError
 from rag_pipeline_tests.embedding_server import NOT_A_NUMBER, POISON, Answer, EmbeddingServer, unit_vector
 
@@ -198,7 +199,7 @@ def test_a_long_retry_after_is_handed_on_instead_of_waited_for(
 
 def test_retry_after_as_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
-    seconds = openai_service.retry_after(httpx.Headers({"Retry-After": soon}))
+    seconds = retry_after(httpx.Headers({"Retry-After": soon}))
     assert seconds is not None
     assert 80 < seconds <= 90
 
@@ -208,7 +209,7 @@ def test_retry_after_as_a_date() -> None:
     [("7", 7.0), ("1.5", 1.5), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("soon", None), ("-3", None), ("", None)],
 )
 def test_retry_after_values(value: str, seconds: float | None) -> None:
-    assert openai_service.retry_after(httpx.Headers({"Retry-After": value})) == seconds
+    assert retry_after(httpx.Headers({"Retry-After": value})) == seconds
 
 
 def test_a_slow_service_is_not_waited_for_again(server: EmbeddingServer) -> None:

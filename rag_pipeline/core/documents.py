@@ -111,6 +111,27 @@ class KnowledgeBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What stays of a deleted document or knowledge base."""
+
+    target_id: str
+    """Id of the document or the knowledge base."""
+    kind: str
+    """`document` or `knowledge_base`; the documents of a deleted knowledge base have no record of their own."""
+    kb_name: str
+    name: str
+    """Source path of the document, or name of the knowledge base."""
+    reason: str | None
+    requested_at: datetime
+    finished_at: datetime | None
+    """None while something is left in a store; it is tried again until nothing is."""
+    counts: Mapping[str, int]
+    """What was removed so far: documents, chunk_rows, vectors, snapshots, objects, partitions."""
+    last_error: str | None
+    """Why the last try did not get to the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentError:
     """Why a document failed."""
 
@@ -150,6 +171,17 @@ class Document:
     warnings: tuple[str, ...] = ()
     duplicate: bool = False
     """Set on the answer of a submit that found the same bytes under the same path."""
+    cancel_reason: str | None = None
+    """Why the newest version was canceled."""
+    stages_done: int = 0
+    """Stages of the newest version that are finished, of `len(Stage)`."""
+
+    @property
+    def progress(self) -> float:
+        """How far the newest version is, from 0 to 1; a document without content is done early."""
+        if self.status in (Status.READY, Status.NO_CONTENT):
+            return 1.0
+        return self.stages_done / len(Stage)
 
     @property
     def is_settled(self) -> bool:

@@ -64,10 +64,17 @@ documents = sa.Table(
     sa.Column("created_by", sa.Text),
     _time("created_at"),
     _time("updated_at"),
+    # Why the newest version was canceled.
+    sa.Column("cancel_reason", sa.Text),
     sa.UniqueConstraint("kb_id", "source_path"),
     sa.Index("ix_documents_kb_id_status", "kb_id", "status"),
     sa.Index("ix_documents_waiting", "available_at", "created_at", postgresql_where=sa.text("status = 'PENDING'")),
     sa.Index("ix_documents_batch_id", "batch_id", postgresql_where=sa.text("batch_id IS NOT NULL")),
+    sa.Index(
+        "ix_documents_on_the_way_out",
+        "available_at",
+        postgresql_where=sa.text("status IN ('CANCELING', 'DELETING')"),
+    ),
 )
 
 document_versions = sa.Table(
@@ -200,6 +207,24 @@ collections = sa.Table(
     _time("created_at"),
     # At most one generation answers queries.
     sa.Index("uq_collections_live", "state", unique=True, postgresql_where=sa.text("state = 'LIVE'")),
+)
+
+deletions = sa.Table(
+    "deletions",
+    metadata,
+    # The id of the document or knowledge base; no foreign key, because this row outlives it.
+    sa.Column("target_id", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("kb_id", sa.Text, nullable=False),
+    sa.Column("kb_name", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text),
+    _time("requested_at"),
+    _time("finished_at", nullable=True),
+    sa.Column("counts", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    sa.Column("last_error", sa.Text),
+    sa.Index("ix_deletions_kb_id", "kb_id"),
+    sa.Index("ix_deletions_unfinished", "requested_at", postgresql_where=sa.text("finished_at IS NULL")),
 )
 
 

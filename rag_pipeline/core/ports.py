@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -210,6 +211,55 @@ class VectorIndex(ABC):
         """Best rows by BM25."""
 
 
+class Reranker(ABC):
+    """Scores passages by how well they answer a query.
+
+    Raises `ModelUnavailableError` (temporary) or `ModelRejectedError` (permanent, also for an answer without sense).
+    """
+
+    @abstractmethod
+    def rerank(self, query: str, texts: Sequence[str]) -> Mapping[int, float]:
+        """Scores by position in `texts`, finite, higher is better; texts that the service left out are missing."""
+
+    def close(self) -> None:  # noqa: B027 - some hold nothing
+        """Free connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """One message of a conversation with a language model."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatText:
+    """An answer, or a piece of one."""
+
+    text: str
+    is_cut: bool = False
+    """The model stopped because the answer had reached its greatest length."""
+
+
+class ChatModel(ABC):
+    """A language model behind an endpoint.
+
+    Raises `ModelUnavailableError` (temporary) or `ModelRejectedError` (permanent, also for an answer without sense).
+    """
+
+    @abstractmethod
+    def complete(self, messages: Sequence[ChatMessage], *, timeout_seconds: float | None = None) -> ChatText:
+        """The whole answer; `timeout_seconds` shortens the adapter's own limit."""
+
+    @abstractmethod
+    def stream(self, messages: Sequence[ChatMessage]) -> Iterator[ChatText]:
+        """The answer piece by piece as it comes; closing the iterator closes the connection."""
+
+    def close(self) -> None:  # noqa: B027 - some hold nothing
+        """Free connections."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRef:
     """Which snapshot: one document version."""
@@ -253,6 +303,8 @@ class ParseLimits:
     max_expanded_bytes: int = 1_000_000_000
     """Sum of what an archive-based format (docx, xlsx, epub) unpacks to."""
     max_text_characters: int = 50_000_000
+    threads: int = 1
+    """For native code (OCR); the parser pool sets it to the cores that its processes leave to each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,6 +165,16 @@ class SearchScope:
     """None: all documents of the knowledge base; empty: nothing."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVector:
+    """Which row of the vector index: what a scan says about it."""
+
+    chunk_id: str
+    kb_id: str
+    document_id: str
+    version: int
+
+
 class VectorIndex(ABC):
     """Dense vectors and BM25 in one collection per generation.
 
@@ -197,6 +207,14 @@ class VectorIndex(ABC):
     @abstractmethod
     def count(self, generation: CollectionGeneration, *, kb_id: str | None = None) -> int:
         """Rows stored, strongly consistent."""
+
+    @abstractmethod
+    def exists(self, generation: CollectionGeneration) -> bool:
+        """Whether the collection has been created."""
+
+    @abstractmethod
+    def scan(self, generation: CollectionGeneration, *, kb_id: str | None = None) -> Iterator[list[StoredVector]]:
+        """All rows in pages, in no order; rows written or removed meanwhile may be in it or not."""
 
     @abstractmethod
     def search_dense(
@@ -269,6 +287,17 @@ class SnapshotRef:
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotFile:
+    """One stored snapshot, as a listing shows it."""
+
+    kb_id: str
+    document_id: str
+    version: int | None
+    """None: the published one."""
+    modified_at: datetime
+
+
 class SnapshotStore(ABC):
     """Readable chunk snapshots, one JSON file per document version, kept outside the databases.
 
@@ -288,8 +317,16 @@ class SnapshotStore(ABC):
         """The snapshot of that version, from either name; None if it does not exist."""
 
     @abstractmethod
-    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> None:
-        """Remove one version's unpublished file, or with None everything of the document."""
+    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:
+        """Remove one version's unpublished file, or with None everything of the document; returns how many files."""
+
+    @abstractmethod
+    def delete_knowledge_base(self, kb_id: str) -> int:
+        """Remove everything of a knowledge base; returns how many files."""
+
+    @abstractmethod
+    def list(self) -> Iterator[SnapshotFile]:
+        """All snapshots, in no order; what is written or removed meanwhile may be in it or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,33 +17,27 @@ from rag_pipeline.core.parsed_document import BlockType, DocumentBuilder, Parsed
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import CorruptDocumentError
 from rag_pipeline.parsing.encoding import read_text
+from rag_pipeline.parsing.html_elements import (
+    BLOCKS,
+    HEADINGS,
+    collapse,
+    count_in,
+    field_text,
+    follows_control,
+    is_hidden,
+    parts_of,
+    squeeze,
+)
+from rag_pipeline.parsing.html_tables import cell_text, cells_of, is_layout
 from rag_pipeline.parsing.parser import Parser
-from rag_pipeline.parsing.tables import TableCell, markdown_table, resolve_spans
+from rag_pipeline.parsing.tables import markdown_table, resolve_spans
 from rag_pipeline.parsing.text import add_paragraphs, new_builder
 
 MAX_LINKS_PER_BLOCK = 20
-LAYOUT_CELL_CHARACTERS = 400
-"""A table with a cell of several paragraphs longer than this arranges a page and holds no data."""
-
-_INVISIBLE = frozenset({
-    "script", "style", "template", "noscript", "head", "svg", "canvas", "iframe", "object", "embed", "audio",
-    "video", "map", "datalist", "colgroup", "annotation", "annotation-xml", "rp",
-})  # fmt: skip
-_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
-_BLOCKS = _HEADINGS | {
-    "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "dialog", "dir",
-    "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hgroup", "hr", "html",
-    "legend", "li", "main", "menu", "nav", "ol", "optgroup", "option", "p", "pre", "search", "section", "select",
-    "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul",
-}  # fmt: skip
-_CONTROLS = frozenset({"a", "button", "label"})
-"""Neighbours of these that stand without a blank between them are set apart by their style."""
-_HIDDEN_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 _DECLARED = re.compile(rb"<meta\b[^>]*?\bcharset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _XML_DECLARATION = re.compile(r"^\s*<\?xml\b[^>]*>")
 _XML_ENCODING = re.compile(rb"^\s*<\?xml\b[^>]*?\bencoding\s*=\s*[\"']([\w.:-]+)")
 _LANGUAGE_CLASS = re.compile(r"(?:^|\s)(?:language|lang|highlight-source|brush:)-?\s*([\w+#-]+)")
-_SPACES = re.compile(r"[ \t\r\n\f\xa0]+")
 _MARKUP = re.compile(r"<!--|<(script|style)\b[^<>]*>|<[/!?a-z][^<>]*>", re.IGNORECASE)
 _META = {
     "author": "author",
@@ -194,8 +188,8 @@ class _Walker:
             if item is None:
                 self._flush(context)
             elif isinstance(item, str):
-                self._pending.pieces.append(item if context.is_preformatted else _SPACES.sub(" ", item))
-            elif isinstance(item.tag, str) and not _is_hidden(item):
+                self._pending.pieces.append(item if context.is_preformatted else squeeze(item))
+            elif isinstance(item.tag, str) and not is_hidden(item):
                 waiting.extend(reversed(self._enter(item, context)))
         self._flush(context)
 
@@ -211,13 +205,13 @@ class _Walker:
             self._pending.pieces.append(f" {element.get('alt') or ''} ")
             return []
         if tag in {"input", "textarea"}:
-            self._pending.pieces.append(_field_text(element))
+            self._pending.pieces.append(field_text(element))
             return []
-        if tag in _CONTROLS and _touches_neighbour(element):
+        if follows_control(element):
             self._pending.pieces.append(" ")
         if tag == "a" and element.get("href"):
             self._link(str(element.get("href")))
-        if tag not in _BLOCKS:
+        if tag not in BLOCKS:
             return list(_children(element, context))
         self._flush(context)
         if tag == "table" and not context.is_menu and self._add_table(element):
@@ -232,7 +226,7 @@ class _Walker:
         parent = item.getparent()
         if parent is None or parent.tag != "ol":
             return "- "
-        number = _count(item.get("value"), self._numbers.get(parent, _count(parent.get("start"), 1) - 1) + 1)
+        number = count_in(item.get("value"), self._numbers.get(parent, count_in(parent.get("start"), 1) - 1) + 1)
         self._numbers[parent] = number
         return f"{number}. "
 
@@ -251,7 +245,7 @@ class _Walker:
         """Make a block of the pending inline text."""
         pending = self._pending
         raw = "".join(pending.pieces)
-        text = raw.strip("\n") if context.is_preformatted else _collapse(raw)
+        text = raw.strip("\n") if context.is_preformatted else collapse(raw)
         if is_blank(text):
             pending.pieces.clear()
             pending.links.clear()
@@ -273,12 +267,12 @@ class _Walker:
 
     def _add_table(self, table: "etree._Element") -> bool:
         """Add a table with its caption and then the tables inside it; False for one that only arranges the page."""
-        cells, nested = _cells(table)
+        cells, nested = cells_of(table)
         rows = resolve_spans(cells)
-        if not rows or max(map(len, rows)) < 2 or _is_layout(table):
+        if not rows or max(map(len, rows)) < 2 or is_layout(table):
             return False
         for caption in table.iterchildren("caption"):
-            self._builder.add_block(BlockType.CAPTION, _cell_text(caption)[0])
+            self._builder.add_block(BlockType.CAPTION, cell_text(caption)[0])
         for link in table.iter("a"):
             self._link(link.get("href") or "")
         metadata = {"href": " ".join(self._pending.links)} if self._pending.links else {}
@@ -296,7 +290,7 @@ class _Walker:
 
 
 def _children(element: "etree._Element", context: _Context) -> Iterator[tuple["etree._Element | str | None", _Context]]:
-    return ((part, context) for part in _parts(element))
+    return ((part, context) for part in parts_of(element))
 
 
 def _inner_context(element: "etree._Element", tag: str, context: _Context) -> _Context:
@@ -309,7 +303,7 @@ def _inner_context(element: "etree._Element", tag: str, context: _Context) -> _C
         language=context.language,
         list_depth=context.list_depth + (tag in {"ul", "ol", "menu", "dir"}),
     )
-    if tag in _HEADINGS:
+    if tag in HEADINGS:
         inner.type, inner.level = BlockType.HEADING, int(tag[1])
     elif tag == "li":
         inner.type, inner.level = BlockType.LIST_ITEM, max(inner.list_depth, 1)
@@ -323,129 +317,9 @@ def _inner_context(element: "etree._Element", tag: str, context: _Context) -> _C
     return inner
 
 
-def _is_hidden(element: "etree._Element") -> bool:
-    tag = element.tag
-    if tag in _INVISIBLE or element.get("hidden") is not None:
-        return True
-    style = element.get("style")
-    return bool(style and _HIDDEN_STYLE.search(style)) or (tag == "input" and element.get("type") == "hidden")
-
-
-def _touches_neighbour(element: "etree._Element") -> bool:
-    before = element.getprevious()
-    return before is not None and before.tag in _CONTROLS and not before.tail
-
-
-def _field_text(element: "etree._Element") -> str:
-    """What a form field shows."""
-    if element.tag == "textarea":
-        return f" {element.text or ''} "
-    if (element.get("type") or "text").lower() in {
-        "text",
-        "search",
-        "email",
-        "tel",
-        "url",
-        "number",
-        "submit",
-        "button",
-    }:
-        return f" {element.get('value') or ''} "
-    return ""
-
-
-def _cells(table: "etree._Element") -> tuple[list[TableCell], list["etree._Element"]]:
-    """Cells of a table with their places, and the tables inside them."""
-    cells: list[TableCell] = []
-    nested: list[etree._Element] = []
-    taken: set[tuple[int, int]] = set()
-    rows = list(_rows(table))
-    for number, row in enumerate(rows):
-        column = 0
-        for cell in row.iterchildren("td", "th"):
-            if _is_hidden(cell):
-                continue
-            while (number, column) in taken:
-                column += 1
-            down = min(_count(cell.get("rowspan"), 1) or len(rows), len(rows) - number)
-            across = min(max(_count(cell.get("colspan"), 1), 1), 1000)
-            if down > 1:
-                taken.update((number + y, column + x) for y in range(1, down) for x in range(across))
-            text, inner = _cell_text(cell)
-            nested.extend(inner)
-            cells.append(TableCell(row=number, column=column, text=text, row_span=down, column_span=across))
-            column += across
-    return cells, nested
-
-
-def _rows(table: "etree._Element") -> Iterator["etree._Element"]:
-    for child in table.iterchildren("tr", "thead", "tbody", "tfoot"):
-        if _is_hidden(child):
-            continue
-        for row in [child] if child.tag == "tr" else child.iterchildren("tr"):
-            if not _is_hidden(row):
-                yield row
-
-
-def _cell_text(cell: "etree._Element") -> tuple[str, list["etree._Element"]]:
-    """The visible text of a cell, a line per block in it, without the tables in it, and these."""
-    if not len(cell):
-        return _SPACES.sub(" ", cell.text or "").strip(), []
-    pieces: list[str] = []
-    tables: list[etree._Element] = []
-    waiting: list[etree._Element | str] = [cell]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            pieces.append(item)
-        elif not isinstance(item.tag, str) or (item is not cell and _is_hidden(item)):
-            continue
-        elif item.tag == "table":
-            tables.append(item)
-        elif item.tag in {"br", "img", "input", "textarea"}:
-            pieces.append("\n" if item.tag == "br" else item.get("alt") or _field_text(item))
-        else:
-            edge = "\n" if item.tag in _BLOCKS else ""
-            parts: list[etree._Element | str] = [edge]
-            parts.extend(part if not isinstance(part, str) else _SPACES.sub(" ", part) for part in _parts(item))
-            waiting.extend(reversed([*parts, edge]))
-    return re.sub(r"\n+", "\n", _collapse("".join(pieces))), tables
-
-
-def _parts(element: "etree._Element") -> Iterator["etree._Element | str"]:
-    if element.text:
-        yield element.text
-    for child in element:
-        yield child
-        if child.tail:
-            yield child.tail
-
-
-def _is_layout(table: "etree._Element") -> bool:
-    """Whether a table arranges passages instead of holding data."""
-    if table.get("role") in {"presentation", "none"}:
-        return True
-    for row in _rows(table):
-        for cell in row.iterchildren("td", "th"):
-            passages = sum(1 for _ in cell.iter("p", "ul", "ol", "pre", "form", *_HEADINGS))
-            if passages > 2 and sum(map(len, cell.itertext())) > LAYOUT_CELL_CHARACTERS:
-                return True
-    return False
-
-
-def _count(text: str | None, default: int) -> int:
-    """A number in an attribute, within reason: the HTML standard cuts spans at 1,000 columns and 65,534 rows."""
-    return min(int(text), 65_534) if text and text.strip().isdecimal() else default
-
-
 def _language(element: "etree._Element") -> str:
     for candidate in (element, *element.iterchildren("code")):
         match = _LANGUAGE_CLASS.search(candidate.get("class") or "")
         if match:
             return match.group(1).lower()
     return ""
-
-
-def _collapse(text: str) -> str:
-    """White space as a browser shows it; line breaks are those of `br`."""
-    return "\n".join(_SPACES.sub(" ", line).strip() for line in text.split("\n")).strip()

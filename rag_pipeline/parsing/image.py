@@ -3,10 +3,8 @@
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from statistics import median
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from rag_pipeline.core.parsed_document import DocumentBuilder, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import CorruptDocumentError, DocumentTooLargeError, EmptyDocumentError
-from rag_pipeline.parsing.ocr import MAX_SIDE, OcrEngine, OcrLine, OcrResult
+from rag_pipeline.parsing.ocr import MAX_SIDE, OcrEngine, OcrResult, process_engine
 from rag_pipeline.parsing.ocr import Image as Pixels
 from rag_pipeline.parsing.parser import Parser
 from rag_pipeline.parsing.pdf.assembly import assemble
@@ -23,7 +21,7 @@ from rag_pipeline.parsing.pdf.layout import arrange
 from rag_pipeline.parsing.pdf.lines import build_segments
 from rag_pipeline.parsing.pdf.pages import PageContent
 from rag_pipeline.parsing.pdf.paragraphs import read_pieces
-from rag_pipeline.parsing.pdf.words import Style, Word
+from rag_pipeline.parsing.pdf.scans import words_of_lines
 
 MAX_PIXELS = 100_000_000
 """A frame with more is refused before it is decoded; an A0 poster at 150 DPI has 35 million."""
@@ -33,19 +31,13 @@ DEFAULT_DPI = 96.0
 POINTS_PER_INCH = 72.0
 LOW_SCORE = 0.7
 """Mean OCR score under which the text of a page is reported as doubtful."""
-FONT_SHARE = 0.65
-"""Font size as a share of the height of a line's box, which the detector draws with a margin."""
-BOX_MARGIN = 0.15
-"""That margin at the left and the right, as a share of the height."""
-SAME_SIZE = (0.75, 1.3)
-"""Line heights within these shares of the median are one font size: boxes of `ace` and `Ag` differ by a quarter."""
 
 
 class ImageParser(Parser):
     """Text, tables and headings that OCR finds in a picture or a multi-page scan."""
 
     name: ClassVar[str] = "image"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     def parse(self, request: ParseRequest) -> ParsedDocument:
         """Parse the file at `request.path`. Errors as `Parser`."""
@@ -105,7 +97,8 @@ def _read_frame(image: Image.Image, number: int, request: ParseRequest) -> PageC
             warnings=[f"page {number} is damaged and could not be read"],
         )
     points_per_pixel = POINTS_PER_INCH / (dpi * scale)
-    return _content(_read_tiles(pixels), pixels.shape[:2], number, points_per_pixel)
+    result = _read_tiles(pixels, process_engine(request.limits.threads))
+    return _content(result, pixels.shape[:2], number, points_per_pixel)
 
 
 def _content(result: OcrResult, size: tuple[int, int], number: int, points_per_pixel: float) -> PageContent:
@@ -129,14 +122,9 @@ def _content(result: OcrResult, size: tuple[int, int], number: int, points_per_p
     return content
 
 
-@cache
-def _engine() -> OcrEngine:
-    return OcrEngine()
-
-
-def _read_tiles(pixels: Pixels) -> OcrResult:
+def _read_tiles(pixels: Pixels, engine: OcrEngine) -> OcrResult:
     """Read an image; a very long one (a screenshot of a whole page) in tiles, so that shrinking does not blur it."""
-    parts = [(top, _engine().read(tile)) for top, tile in tiles(pixels)]
+    parts = [(top, engine.read(tile)) for top, tile in tiles(pixels)]
     if len(parts) == 1:
         return parts[0][1]
     lines = (line._replace(top=line.top + top, bottom=line.bottom + top) for top, part in parts for line in part.lines)
@@ -158,43 +146,6 @@ def tiles(pixels: Pixels, *, side: int = MAX_SIDE) -> Iterator[tuple[int, Pixels
         yield top, pixels[top:cut]
         top = cut
     yield top, pixels[top:]
-
-
-def words_of_lines(lines: Sequence[OcrLine], *, points_per_pixel: float) -> list[Word]:
-    """Lines read by OCR as words for the layout code of the PDF parser, in points of the upright page.
-
-    Where the words of a line stand is interpolated from their lengths.
-    """
-    heights = [line.bottom - line.top for line in lines]
-    usual = median(heights) if heights else 0.0
-    words: list[Word] = []
-    offset = 0
-    for line, height in zip(lines, heights, strict=True):
-        size = usual if SAME_SIZE[0] * usual <= height <= SAME_SIZE[1] * usual else height
-        style = Style(round(FONT_SHARE * size * points_per_pixel, 1), False, False, "", 0, False)
-        inset = min(BOX_MARGIN * height, (line.right - line.left) / 4)
-        step = (line.right - line.left - 2 * inset) / max(len(line.text), 1)
-        position = 0
-        for text in line.text.split():
-            position = line.text.index(text, position)
-            end = position + len(text)
-            left, right = line.left + inset + position * step, line.left + inset + end * step
-            words.append(
-                Word(
-                    text=text,
-                    left=left * points_per_pixel,
-                    top=line.top * points_per_pixel,
-                    right=right * points_per_pixel,
-                    bottom=line.bottom * points_per_pixel,
-                    style=style,
-                    start=offset + position,
-                    end=offset + end,
-                    direction=0,
-                )
-            )
-            position = end
-        offset += len(line.text) + 1
-    return words
 
 
 def _decoded(image: Image.Image) -> tuple[Pixels, float]:

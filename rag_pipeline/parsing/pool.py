@@ -7,6 +7,7 @@ holds the lock would stop all others. A slot that breaks is replaced; the others
 import contextlib
 import importlib.machinery
 import multiprocessing.resource_tracker
+import os
 import signal
 import sys
 import threading
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +93,7 @@ class ParserPool:
         self._parse_function = parse_function
         self._stop_grace_seconds = stop_grace_seconds
         self._slots = [_Slot(files_per_worker) for _ in range(workers)]
+        self._threads = max((os.cpu_count() or 1) // workers, 1)
         self._files = 0
         self._is_busy = False
 
@@ -153,6 +155,7 @@ class ParserPool:
         running: dict[Future[WorkerReply], _Task],
     ) -> None:
         self._files += 1
+        request = replace(request, limits=replace(request.limits, threads=self._threads))
         target = output_dir / f"{id(self):x}-{self._files:06d}.parquet"
         task = _Task(key=key, request=request, target=target, slot=slot, started=time.monotonic())
         running[slot.schedule(self._parse_function, request, target)] = task

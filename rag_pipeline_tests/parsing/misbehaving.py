@@ -22,15 +22,17 @@ def parse(request: ParseRequest) -> ParsedDocument:
     if action:
         action(rest)
     builder = DocumentBuilder(parser="misbehaving", parser_version="7")
-    builder.add_block(BlockType.PARAGRAPH, rest if word == "say" else _report(word))
+    builder.add_block(BlockType.PARAGRAPH, rest if word == "say" else _report(word, request))
     if word == "picture":
         builder.images.append(ParsedImage(position=0, media_type="image/png", content=b"pixels", width=3, height=2))
     return builder.build()
 
 
-def _report(word: str) -> str:
+def _report(word: str, request: ParseRequest) -> str:
     if word == "pid":
         return str(os.getpid())
+    if word == "threads":
+        return str(request.limits.threads)
     if word == "modules":
         return " ".join(sorted({name.partition(".")[0] for name in sys.modules} & _UNWANTED))
     if word == "descriptors":

@@ -8,8 +8,9 @@ from PIL import Image, ImageDraw, ImageFont
 from rag_pipeline.core.parsed_document import BlockType, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseLimits, ParseRequest
 from rag_pipeline.errors import CorruptDocumentError, DocumentTooLargeError, EmptyDocumentError
-from rag_pipeline.parsing.image import ImageParser, tiles, words_of_lines
+from rag_pipeline.parsing.image import ImageParser, tiles
 from rag_pipeline.parsing.ocr import OcrLine
+from rag_pipeline.parsing.pdf.scans import words_of_lines
 
 SENTENCE = "The supplier must answer within ninety days."
 

@@ -198,6 +198,15 @@ def test_pool_without_workers_is_refused() -> None:
         ParserPool(0)
 
 
+@pytest.mark.parametrize(("workers", "threads"), [(1, 3), (2, 1), (4, 1)])
+def test_native_threads_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int, threads: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    with ParserPool(workers, parse_function=MISBEHAVING) as pool:
+        assert said(pool, tmp_path, "threads") == str(threads)
+
+
 def test_worker_imports_no_servers_and_no_orchestrator(tmp_path: Path) -> None:
     import dagster  # noqa: F401 - the parent has it, the worker must not
 

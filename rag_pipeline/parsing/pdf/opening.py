@@ -29,7 +29,7 @@ def open_document(path: Path, password: str | None) -> Iterator[OpenedDocument]:
     """The document, opened with the password, or without one (many encrypted files need none for reading).
 
     PDFium rebuilds a wrong cross-reference table itself. What it does not open, mostly files whose end is cut off, is
-    rebuilt with qpdf: that opened 4 of 11 truncated files that PDFium had refused.
+    rebuilt with qpdf: that opened 4 of 12 truncated files that PDFium had refused.
 
     Raises:
         EmptyDocumentError: the file has no bytes.

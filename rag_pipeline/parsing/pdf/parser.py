@@ -8,7 +8,7 @@ import pypdfium2 as pdfium
 from rag_pipeline.core.parsed_document import DocumentBuilder, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import DocumentTooLargeError
-from rag_pipeline.parsing.ocr import OcrEngine
+from rag_pipeline.parsing.ocr import process_engine
 from rag_pipeline.parsing.parser import Parser
 from rag_pipeline.parsing.pdf.assembly import assemble
 from rag_pipeline.parsing.pdf.headings import normalise_title
@@ -35,11 +35,7 @@ class PdfParser(Parser):
     """Text in reading order with headings, lists, tables, form fields, notes, links and images of PDF files."""
 
     name: ClassVar[str] = "pdf"
-    version: ClassVar[str] = "1"
-
-    def __init__(self, *, engine: OcrEngine | None = None) -> None:
-        """Prepare a parser; the OCR engine loads its models with the first page that needs it."""
-        self._engine = engine or OcrEngine()
+    version: ClassVar[str] = "2"
 
     def parse(self, request: ParseRequest) -> ParsedDocument:
         """Parse the file.
@@ -65,7 +61,7 @@ class PdfParser(Parser):
             outline, per_page = _outline(document)
             if outline:
                 builder.metadata["outline"] = outline
-            reader = PageReader(document, engine=self._engine, ocr_deadline=deadline)
+            reader = PageReader(document, engine=process_engine(request.limits.threads), ocr_deadline=deadline)
             pages = [reader.read(number) for number in range(1, count + 1)]
         assemble(builder, pages, per_page)
         builder.images.extend(reader.pictures.images)

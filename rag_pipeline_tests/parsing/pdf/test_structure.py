@@ -137,6 +137,15 @@ def test_running_headers_and_page_numbers_are_set_apart(parse: Parse) -> None:
     assert len(of_type(document, BlockType.PARAGRAPH)) == 4
 
 
+def test_a_footer_that_counts_the_pages_is_known_from_two_pages_on(parse: Parse) -> None:
+    pages = [
+        Page(content=at(60, 500, f"Text {word}.") + at(60, 30, f"Pump manual {number}") + at(60, 75, f"Annex {annex}"))
+        for number, word, annex in ((1, "one", 7), (2, "two", 8))
+    ]
+    document = parse(pdf(*pages))
+    assert of_type(document, BlockType.PAGE_FOOTER) == ["Pump manual 1", "Pump manual 2"]
+
+
 def test_a_title_that_stands_on_one_page_is_no_running_header(parse: Parse) -> None:
     pages = [Page(content=at(60, 760, title) + at(60, 500, "Text.")) for title in ("Apples", "Pears", "Plums", "Figs")]
     assert of_type(parse(pdf(*pages)), BlockType.PAGE_HEADER) == []

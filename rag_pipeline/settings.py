@@ -71,8 +71,9 @@ class Settings(BaseSettings):
     chunk_max_tokens: int = Field(default=480, ge=32, le=8192)
     """No chunk is longer; keep it under the embedder's limit (512 for e5)."""
     chunk_overlap_tokens: int = Field(default=48, ge=0, le=4096)
-    analyzer: str = "jieba"
-    """BM25 tokenizer of the Milvus collection."""
+    analyzer: str = "multilingual-1"
+    """What BM25 counts: the words of our own analysis (`multilingual-1`, any Milvus), or Milvus's tokenizer of that
+    name on the text as it is (`standard`, `jieba`)."""
 
     rerank_url: str | None = None
     """Base URL of a reranking service, `/rerank` is appended. None: no reranking."""
@@ -119,6 +120,11 @@ class Settings(BaseSettings):
     """None: `{data_dir}/chunk_snapshots`."""
     webserver_port: int = Field(default=3000, ge=0, le=65_535)
     """Dagster UI; the next free port is taken when it is busy."""
+    dagster_url: str | None = None
+    """`http://host:port` of Dagster's webserver, for ending runs whose documents are all canceled. None: the one that
+    `rag-pipeline up` runs for the data folder."""
+    reconcile_repair: bool = True
+    """Whether the scheduled comparison of the stores removes orphans and rebuilds what lacks something."""
 
     @field_validator("chunk_max_tokens")
     @classmethod

@@ -102,7 +102,7 @@ class MilvusIndex(VectorIndex):
             InternalError: an id is longer than the field.
         """
         distinct = {row.chunk_id: row for row in rows}
-        for group in _groups([schema.entity(row, generation) for row in distinct.values()]):
+        for group in _groups([schema.entity(row, generation) for row in distinct.values()], generation):
             self._upsert_group(generation, group)
 
     def delete(self, generation: CollectionGeneration, chunk_ids: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ class MilvusIndex(VectorIndex):
         self, generation: CollectionGeneration, query: str, *, scope: SearchScope, limit: int
     ) -> list[VectorHit]:
         """Best rows by BM25; the score is the BM25 sum, which Milvus Lite gives with the sign reversed."""
-        text = schema.storable_text(query[:QUERY_CHARACTERS])
+        text = schema.analysed(query[:QUERY_CHARACTERS], generation)
         if not text.strip():
             return []
         return self._search(generation, text, "sparse", "BM25", scope=scope, limit=limit)
@@ -350,12 +350,12 @@ def _id_expressions(chunk_ids: Sequence[str]) -> Iterator[str]:
         yield expressions.is_in("chunk_id", distinct[start : start + GROUP_ROWS])
 
 
-def _groups(entities: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _groups(entities: Sequence[dict[str, Any]], generation: CollectionGeneration) -> Iterator[list[dict[str, Any]]]:
     """Split into requests of at most `GROUP_ROWS` rows and about `GROUP_BYTES`."""
     group: list[dict[str, Any]] = []
     size = 0
     for entity in entities:
-        length = schema.entity_bytes(entity)
+        length = schema.entity_bytes(entity, generation)
         if group and (len(group) >= GROUP_ROWS or size + length > GROUP_BYTES):
             yield group
             group, size = [], 0

@@ -128,7 +128,7 @@ class CollectionGeneration:
     collection: str
     dimensions: int
     analyzer: str
-    """Name of the BM25 tokenizer, e.g. `jieba`."""
+    """`core.analysis.ANALYZER`, or the name of a tokenizer of the server, e.g. `jieba`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from rag_pipeline.adapters.milvus import MilvusIndex
+from rag_pipeline.core.analysis import ANALYZER
 from rag_pipeline.core.ports import CollectionGeneration, SearchScope, VectorIndex, VectorRow
 from rag_pipeline.errors import ConfigurationError, InternalError
 from rag_pipeline.settings import Settings
@@ -36,7 +37,7 @@ def generation(index: MilvusIndex) -> Iterator[CollectionGeneration]:
     index.drop(generation)
 
 
-def make_generation(analyzer: str = "standard") -> CollectionGeneration:
+def make_generation(analyzer: str = ANALYZER) -> CollectionGeneration:
     return CollectionGeneration(
         collection=f"contract_{uuid.uuid4().hex[:12]}", dimensions=DIMENSIONS, analyzer=analyzer
     )
@@ -138,14 +139,45 @@ def test_the_best_text_comes_first(index: VectorIndex, generation: CollectionGen
     assert found[0].score > found[1].score > 0
 
 
-def test_chinese_is_found_word_by_word(index: MilvusIndex) -> None:
-    generation = make_generation(analyzer="jieba")
+@pytest.mark.parametrize("analyzer", [ANALYZER, "jieba"])
+def test_chinese_is_found_word_by_word(index: MilvusIndex, analyzer: str) -> None:
+    generation = make_generation(analyzer=analyzer)
     index.ensure(generation)
     contents = ["机器学习是人工智能的一个分支", "北京是中国的首都", "machine learning in English"]
     index.upsert(generation, [make_row(number, content=content) for number, content in enumerate(contents)])
     for query, expected in {"人工智能": "doc_1_0", "首都": "doc_1_1", "English": "doc_1_2"}.items():
         assert [hit.chunk_id for hit in index.search_text(generation, query, scope=SCOPE, limit=1)] == [expected]
     index.drop(generation)
+
+
+@pytest.mark.parametrize(
+    ("query", "content"),
+    [
+        pytest.param("leaking pump", "The pumps leaked.", id="inflected English"),
+        pytest.param("E4711", "Fault E-4711 was reported", id="identifier"),
+        pytest.param("ＦＳ－２００", "the FS-200 valve", id="full width"),
+        pytest.param("C++", "written in C++ and Rust", id="plus signs"),
+        pytest.param("税", "税 是 国家 收入", id="one Chinese character"),
+        pytest.param(
+            "vertragsbedingungen", "die Vertragsbedingungen und die Kosten", id="German without function words"
+        ),
+        pytest.param("हिन्दी", "हिन्दी भाषा", id="letters with marks"),
+    ],
+)
+def test_our_words_survive_the_tokenizer_of_the_server(
+    index: VectorIndex, generation: CollectionGeneration, query: str, content: str
+) -> None:
+    index.upsert(generation, [make_row(0, content=content), make_row(1, content="something else 4 7 1 c")])
+    found = index.search_text(generation, query, scope=SCOPE, limit=1)
+    assert [hit.chunk_id for hit in found] == ["doc_1_0"]
+
+
+def test_words_of_another_release_are_refused_with_a_remedy(index: VectorIndex) -> None:
+    other = make_generation(analyzer="multilingual-0")
+    with pytest.raises(ConfigurationError, match="RAG_ANALYZER"):
+        index.ensure(other)
+    with pytest.raises(ConfigurationError, match="RAG_ANALYZER"):
+        index.search_text(other, "words", scope=SCOPE, limit=1)
 
 
 @pytest.mark.parametrize("query", ["", "  ", "\0", "\ud800", "?!", '" or 1 == 1'], ids=repr)
@@ -237,8 +269,8 @@ def test_many_bytes_in_few_rows(index: VectorIndex, generation: CollectionGenera
 
 @pytest.mark.parametrize(
     "other",
-    [{"dimensions": DIMENSIONS + 1}, {"analyzer": "jieba"}],
-    ids=["other dimensions", "other analyzer"],
+    [{"dimensions": DIMENSIONS + 1}, {"analyzer": "jieba"}, {"analyzer": "standard"}],
+    ids=["other dimensions", "other analyzer", "the server's analyzer of our words"],
 )
 def test_a_collection_that_does_not_fit_is_refused_with_a_remedy(
     index: VectorIndex, generation: CollectionGeneration, other: dict[str, int | str]
@@ -296,3 +328,21 @@ def test_threads_write_and_search_at_once(index: VectorIndex, generation: Collec
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(write, range(12)))
     assert index.count(generation) == 12 * 40
+
+
+def test_a_collection_exists_from_its_creation_on(index: MilvusIndex, generation: CollectionGeneration) -> None:
+    assert index.exists(generation)
+    assert not index.exists(make_generation())
+
+
+def test_a_scan_gives_every_row_once_in_pages(index: MilvusIndex, generation: CollectionGeneration) -> None:
+    rows = [make_row(number, document_id=f"doc{number % 7}", kb_id=f"kb{number % 2}") for number in range(2_500)]
+    index.upsert(generation, rows)
+    index.delete(generation, [rows[0].chunk_id])
+    pages = list(index.scan(generation))
+    assert max(map(len, pages)) <= 1_000
+    found = [(row.chunk_id, row.kb_id, row.document_id, row.version) for page in pages for row in page]
+    assert sorted(found) == sorted((row.chunk_id, row.kb_id, row.document_id, row.version) for row in rows[1:])
+    of_one = [row.chunk_id for page in index.scan(generation, kb_id="kb1") for row in page]
+    assert sorted(of_one) == sorted(row.chunk_id for row in rows if row.kb_id == "kb1")
+    assert list(index.scan(generation, kb_id='x" or kb_id != "')) == []

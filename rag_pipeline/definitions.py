@@ -4,13 +4,16 @@ import dagster as dg
 
 from rag_pipeline.defs.assets import document_stages
 from rag_pipeline.defs.jobs import documents_job
+from rag_pipeline.defs.reconciliation import reconcile_job, reconcile_schedule, stores, stores_agree
 from rag_pipeline.defs.resources import ServicesResource
-from rag_pipeline.defs.sensors import inbox, recovery, waiting_documents
+from rag_pipeline.defs.sensors import inbox, recovery, removal, waiting_documents
 
 defs = dg.Definitions(
-    assets=[document_stages],
-    jobs=[documents_job],
-    sensors=[waiting_documents, inbox, recovery],
+    assets=[document_stages, stores],
+    asset_checks=[stores_agree],
+    jobs=[documents_job, reconcile_job],
+    schedules=[reconcile_schedule],
+    sensors=[waiting_documents, inbox, recovery, removal],
     resources={"services": ServicesResource()},
     executor=dg.in_process_executor,
 )

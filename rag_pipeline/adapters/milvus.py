@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rag_pipeline.adapters import milvus_expressions as expressions
 from rag_pipeline.adapters import milvus_schema as schema
-from rag_pipeline.core.ports import CollectionGeneration, SearchScope, VectorHit, VectorIndex, VectorRow
+from rag_pipeline.core.ports import CollectionGeneration, SearchScope, StoredVector, VectorHit, VectorIndex, VectorRow
 from rag_pipeline.errors import ConfigurationError, InternalError, RagPipelineError, VectorStoreUnavailableError
 from rag_pipeline.settings import Settings
 
@@ -126,6 +126,41 @@ class MilvusIndex(VectorIndex):
         """Rows stored."""
         expression = "" if kb_id is None else expressions.equals("kb_id", kb_id)
         return int(self._query(generation, expression, "count(*)")[0]["count(*)"])
+
+    def exists(self, generation: CollectionGeneration) -> bool:
+        """Whether the collection has been created."""
+        return self._run(lambda client: bool(client.has_collection(generation.collection, timeout=self._query_seconds)))
+
+    def scan(self, generation: CollectionGeneration, *, kb_id: str | None = None) -> Iterator[list[StoredVector]]:
+        """All rows in pages of `GROUP_ROWS`, by Milvus's query iterator."""
+        iterator = self._run_loaded(
+            generation,
+            lambda client: client.query_iterator(
+                generation.collection,
+                batch_size=GROUP_ROWS,
+                filter="" if kb_id is None else expressions.equals("kb_id", kb_id),
+                output_fields=["chunk_id", "kb_id", "document_id", "version"],
+                consistency_level="Strong",
+                timeout=self._write_seconds,
+            ),
+        )
+        try:
+            while True:
+                with self._translated():
+                    rows = iterator.next()
+                if not rows:
+                    return
+                yield [
+                    StoredVector(
+                        chunk_id=row["chunk_id"],
+                        kb_id=row["kb_id"],
+                        document_id=row["document_id"],
+                        version=int(row["version"]),
+                    )
+                    for row in rows
+                ]
+        finally:
+            iterator.close()
 
     def search_dense(
         self, generation: CollectionGeneration, vector: npt.NDArray[np.float32], *, scope: SearchScope, limit: int

@@ -10,9 +10,10 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
-from rag_pipeline.core.ports import SnapshotRef, SnapshotStore
+from rag_pipeline.core.ports import SnapshotFile, SnapshotRef, SnapshotStore
 from rag_pipeline.errors import InternalError, SnapshotWriteError
 from rag_pipeline.settings import Settings
 
@@ -21,6 +22,7 @@ VERSION_KEY = "version"
 """Written into every snapshot."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(r"chunks(\.v(?P<version>\d+))?\.json")
 
 
 class FileSnapshotStore(SnapshotStore):
@@ -70,23 +72,49 @@ class FileSnapshotStore(SnapshotStore):
                 return found
         return None
 
-    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> None:
+    def has(self, ref: SnapshotRef) -> bool:
+        """Whether `chunks.v{version}.json` or `chunks.json` is there."""
+        folder = self._folder(ref.kb_id, ref.document_id)
+        with _translated(folder):
+            return self._version_path(ref).exists() or (folder / LIVE_NAME).exists()
+
+    def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:
         """Remove one version's unpublished file, or the document's folder; missing ones are fine."""
         folder = self._folder(kb_id, document_id)
         with _translated(folder):
-            if version is not None:
-                self._version_path(SnapshotRef(kb_id=kb_id, document_id=document_id, version=version)).unlink(
-                    missing_ok=True
-                )
-                return
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
+            if version is None:
+                return _remove_folder(folder)
+            path = self._version_path(SnapshotRef(kb_id=kb_id, document_id=document_id, version=version))
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return 0
+            return 1
+
+    def delete_knowledge_base(self, kb_id: str) -> int:
+        """Remove the knowledge base's folder; a missing one is fine."""
+        folder = self._checked(kb_id)
+        with _translated(folder):
+            return _remove_folder(folder)
+
+    def list(self) -> Iterator[SnapshotFile]:
+        """All snapshots, folder by folder; files with other names are passed over."""
+        with _translated(self._root):
+            for kb in _folders(self._root):
+                for document in _folders(kb):
+                    for path in document.glob("chunks*.json"):
+                        file = _snapshot_file(path)
+                        if file is not None:
+                            yield file
 
     def _folder(self, kb_id: str, document_id: str) -> Path:
-        for value in (kb_id, document_id):
+        return self._checked(kb_id, document_id)
+
+    def _checked(self, *ids: str) -> Path:
+        for value in ids:
             if not _ID.fullmatch(value):
                 raise InternalError(f"id {value!r} cannot be a folder name of the snapshot store")
-        return self._root / kb_id / document_id
+        return self._root.joinpath(*ids)
 
     def _version_path(self, ref: SnapshotRef) -> Path:
         return self._folder(ref.kb_id, ref.document_id) / f"chunks.v{int(ref.version)}.json"
@@ -99,6 +127,39 @@ class FileSnapshotStore(SnapshotStore):
         except ValueError as error:
             raise SnapshotWriteError(f"{path} is damaged; re-run the asset chunk_snapshot") from error
         return content if isinstance(content, dict) and content.get(VERSION_KEY) == version else None
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
+    yield from (Path(path) for path in found if _ID.fullmatch(Path(path).name))
+
+
+def _snapshot_file(path: Path) -> SnapshotFile | None:
+    name = _NAME.fullmatch(path.name)
+    try:
+        modified = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    if name is None:
+        return None
+    return SnapshotFile(
+        kb_id=path.parent.parent.name,
+        document_id=path.parent.name,
+        version=int(name["version"]) if name["version"] else None,
+        modified_at=datetime.fromtimestamp(modified, UTC),
+    )
+
+
+def _remove_folder(folder: Path) -> int:
+    """Remove a folder that another process may be removing or writing into; returns how many snapshots it held."""
+    count = sum(1 for path in folder.rglob("chunks*.json") if path.is_file())
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    return count
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -317,6 +317,10 @@ class SnapshotStore(ABC):
         """The snapshot of that version, from either name; None if it does not exist."""
 
     @abstractmethod
+    def has(self, ref: SnapshotRef) -> bool:
+        """Whether the version's own file or a published one is there; neither is opened."""
+
+    @abstractmethod
     def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:
         """Remove one version's unpublished file, or with None everything of the document; returns how many files."""
 

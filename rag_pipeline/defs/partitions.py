@@ -3,3 +3,5 @@
 import dagster as dg
 
 DOCUMENTS = dg.DynamicPartitionsDefinition(name="documents")
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"

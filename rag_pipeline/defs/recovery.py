@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from rag_pipeline.defs.assets import BATCH_TAG
+from rag_pipeline.defs.reconciliation import is_reconciliation
 from rag_pipeline.stages.cleanup import remove_superseded
 from rag_pipeline.stages.services import Services
 
@@ -75,6 +76,8 @@ def _fail_dead_runs(instance: dg.DagsterInstance, services: Services) -> int:
     open_runs = {batch["run_id"] for batch in services.facts.claims.open_batches()}
     for record in instance.get_run_records(dg.RunsFilter(statuses=_ALIVE), limit=RUNS_PER_CALL):
         run = record.dagster_run
+        if is_reconciliation(run):
+            continue
         ended = services.facts.claims.seconds_since_end(run.run_id)
         silent = time.time() - record.update_timestamp.timestamp() if ended is None else ended
         if run.run_id not in open_runs and silent > RUN_START_SECONDS:

@@ -10,17 +10,19 @@ from rag_pipeline.core.batching import BatchLimits, in_partition_order, plan_bat
 from rag_pipeline.core.work import BatchPlan, Candidate
 from rag_pipeline.defs.assets import BATCH_TAG
 from rag_pipeline.defs.jobs import documents_job
-from rag_pipeline.defs.partitions import DOCUMENTS
+from rag_pipeline.defs.partitions import DOCUMENTS, RANGE_END_TAG, RANGE_START_TAG
 from rag_pipeline.defs.recovery import recover
+from rag_pipeline.defs.removal import Partitions
 from rag_pipeline.intake.inbox import Inbox
 from rag_pipeline.intake.submission import Submission
+from rag_pipeline.stages.cancel import settle_canceled
+from rag_pipeline.stages.delete import remove_deleted
 from rag_pipeline.stages.services import Services
 
 DOCUMENTS_PER_TICK = 1_000
 """Keeps a tick far below the 60 s after which Dagster kills it."""
 UNLAUNCHED_AFTER_SECONDS = 60.0
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
+REMOVAL_SECONDS = 30.0
 
 
 @dg.sensor(
@@ -83,6 +85,26 @@ def inbox(context: dg.SensorEvaluationContext, services: dg.ResourceParam[Servic
 def recovery(context: dg.SensorEvaluationContext, services: dg.ResourceParam[Services]) -> dg.SkipReason:
     """Compare what should be with what is and put it right."""
     return dg.SkipReason(recover(context.instance, services).describe())
+
+
+@dg.sensor(
+    minimum_interval_seconds=5,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    target=documents_job,
+    description="Removes what canceled and deleted documents and deleted knowledge bases have left in the stores.",
+)
+def removal(context: dg.SensorEvaluationContext, services: dg.ResourceParam[Services]) -> dg.SkipReason:
+    """Bring cancellations and deletions to their end; what a store cannot let go is tried again."""
+    settled = settle_canceled(services, limit=DOCUMENTS_PER_TICK)
+    removed = remove_deleted(
+        services, lambda keys: Partitions(context.instance, services).remove(keys), seconds=REMOVAL_SECONDS
+    )
+    if not (settled or removed.documents or removed.knowledge_bases or removed.waiting or removed.errors):
+        return dg.SkipReason("Nothing to remove.")
+    return dg.SkipReason(
+        f"{settled} documents canceled, {removed.documents} deleted, {removed.waiting} to be tried again, "
+        f"{removed.knowledge_bases} knowledge bases deleted. " + "; ".join(removed.errors)
+    )
 
 
 def _new_batch_id() -> str:

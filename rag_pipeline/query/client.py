@@ -6,12 +6,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rag_pipeline.adapters.dagster_runs import DagsterRuns
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
-from rag_pipeline.core.documents import Document, KnowledgeBase, Status
+from rag_pipeline.core.documents import Deletion, Document, KnowledgeBase, Status
 from rag_pipeline.core.ports import Embedder, ObjectStore, VectorIndex
+from rag_pipeline.core.reconciliation import Reconciled
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
+from rag_pipeline.query.lifecycle import Lifecycle
 from rag_pipeline.query.retrieval import (
     RetrievalOptions,
     RetrievalResult,
@@ -48,6 +51,7 @@ class RagClient:
         self._objects: ObjectStore = MinioObjectStore.from_settings(settings)
         self._vectors: VectorIndex = MilvusIndex.from_settings(settings)
         self._embedder: Embedder = create_embedder(settings)
+        self._lifecycle = Lifecycle(self._facts, DagsterRuns(settings))
         self._submission = Submission(
             facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
         )
@@ -158,12 +162,82 @@ class RagClient:
         return self._facts.documents.find(document_id)
 
     def node_log(self, document_id: str) -> list[NodeLogEntry]:
-        """What every stage did for a document, oldest first."""
+        """What every stage did for a document, oldest first, and the stages of its newest version still to come."""
         return node_log(self._facts.engine, self.document(document_id).id)
 
     def retry(self, document_id: str) -> Document:
         """Hand a FAILED or CANCELED document back to the pipeline; it goes on from the failed stage."""
         return self._facts.documents.retry(self.document(document_id).id)
+
+    def cancel(self, document_id: str, *, reason: str | None = None) -> Document:
+        """Stop the work on a document; its live version goes on answering, and `retry` goes on where it stopped.
+
+        A document that waits is CANCELED at once. One in a run is CANCELING until the run notices, which is before its
+        next write; its run is ended if it holds nothing else. Doing it again changes nothing.
+
+        Raises:
+            ResourceNotFoundError: no such document.
+            IllegalTransitionError: nothing is going on with it.
+        """
+        return self._lifecycle.cancel(document_id, reason=reason)
+
+    def cancel_knowledge_base(self, kb: str, *, reason: str | None = None) -> int:
+        """Cancel every document that waits, is worked on, or would be retried by itself; returns how many."""
+        return self._lifecycle.cancel_knowledge_base(kb, reason=reason)
+
+    def delete(self, document_id: str, *, reason: str | None = None) -> Deletion:
+        """Hide a document from search, lists and this client at once, and have it removed from every store.
+
+        The work on it is canceled first. The removal is done by a Dagster sensor and tried again until every store
+        shows zero; `deletions` shows how far it is. Doing it again changes nothing.
+
+        Raises:
+            ResourceNotFoundError: there is no such document and never was.
+        """
+        return self._lifecycle.delete(document_id, reason=reason)
+
+    def delete_knowledge_base(self, name: str, *, reason: str | None = None) -> Deletion:
+        """Hide a knowledge base at once and have everything in it removed; its name is free when that is done.
+
+        Raises:
+            ResourceNotFoundError: there is no knowledge base of that name and never was.
+        """
+        return self._lifecycle.delete_knowledge_base(name, reason=reason)
+
+    def deletion(self, target_id: str) -> Deletion:
+        """The record of a deleted document or knowledge base, by its id. Raises `ResourceNotFoundError`."""
+        return self._facts.deletions.get(target_id)
+
+    def deletions(self, *, only_unfinished: bool = False, limit: int = 100) -> list[Deletion]:
+        """Records of what was deleted, newest first: what, when, how much from each store, and what hinders it."""
+        return self._facts.deletions.list(only_unfinished=only_unfinished, limit=limit)
+
+    def reconcile(self, *, repair: bool = False) -> Reconciled:
+        """Compare PostgreSQL with objects, vectors and snapshots, both ways.
+
+        Dagster's partitions are compared by the asset check `stores_agree`, which does the same on a schedule.
+
+        Args:
+            repair: remove what nothing names, and have READY documents that lack something rebuilt.
+
+        Raises:
+            TemporaryError: a store is down.
+        """
+        from rag_pipeline.adapters.artefacts import ArtefactStore
+        from rag_pipeline.adapters.snapshots import FileSnapshotStore
+        from rag_pipeline.stages.reconcile import reconcile
+        from rag_pipeline.stages.services import Services
+
+        services = Services(
+            settings=self._settings,
+            facts=self._facts,
+            objects=self._objects,
+            vectors=self._vectors,
+            embedder=self._embedder,
+            snapshots=FileSnapshotStore.from_settings(self._settings),
+            artefacts=ArtefactStore(self._objects),
+        )
+        return reconcile(services, repair=repair)
 
     def search(
         self, kb: str, question: str, *, top_k: int = 5, document_ids: Sequence[str] | None = None

@@ -4,7 +4,9 @@ What a run does with each document of its partitions:
 
 | the document is                     | it is            | every selected asset logs                              |
 |-------------------------------------|------------------|--------------------------------------------------------|
-| PENDING, FAILED, CANCELED           | worked on        | a materialization per finished stage                   |
+| PENDING, FAILED                     | worked on        | a materialization per finished stage                   |
+| CANCELED, a person's run            | worked on        | a materialization per finished stage                   |
+| CANCELED, the sensor's run          | left alone       | an observation that says so                            |
 | READY or NO_CONTENT, nothing stale  | left alone       | a materialization with the old metadata                |
 | found to have no content            | NO_CONTENT       | a materialization that says so                         |
 | READY or NO_CONTENT, stale, forced  | a new version    | a materialization per finished stage                   |
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.work import OutcomeKind, StageArtefact, StageOutcome, WorkItem
 from rag_pipeline.errors import MissingArtefactError, OwnershipLostError
+from rag_pipeline.stages.cancel import settle_canceled
 from rag_pipeline.stages.chunk import chunk_documents
 from rag_pipeline.stages.embed import embed
 from rag_pipeline.stages.fetch import fetch
@@ -135,9 +138,11 @@ def _claim(
 def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem]) -> list[WorkItem]:
     """The items for which something is to do."""
     artefacts = services.facts.claims.artefacts([item.document_id for item in items])
+    # A batch whose documents were canceled before it began does not bring them back.
+    startable = {Status.PENDING, Status.FAILED} | (set() if request.batch_id else {Status.CANCELED})
     found = []
     for item in items:
-        if item.batch_id is None and item.status in (Status.PENDING, Status.FAILED, Status.CANCELED):
+        if item.batch_id is None and item.status in startable:
             found.append(item)
         elif item.status in (Status.READY, Status.NO_CONTENT):
             wanted = services.fingerprints(item)
@@ -283,7 +288,8 @@ class _BatchRun:
             going_on_after: set[str] = set()
         else:
             published, going_on_after = going_on, set(going_on)
-        self._report_all(stage, [self._true_outcome(outcome, published) for outcome in outcomes])
+        gone = self._let_go([each.item for each in outcomes if each.item.document_id not in published])
+        self._report_all(stage, [self._true_outcome(outcome, published, gone) for outcome in outcomes])
         self._report_nothing_after(stage, [each.item for each in outcomes if each.kind is OutcomeKind.EMPTY])
         return going_on_after
 
@@ -299,14 +305,23 @@ class _BatchRun:
         self._result.ready += len(published)
         return published
 
-    def _true_outcome(self, outcome: StageOutcome, kept: frozenset[str]) -> StageOutcome:
-        """A stage that did its work for a document the batch has lost meanwhile has done nothing that counts."""
-        if outcome.kind is OutcomeKind.DONE and outcome.item.document_id not in kept:
-            return lost(outcome.item, outcome.stage)
-        return outcome
+    def _true_outcome(self, outcome: StageOutcome, kept: frozenset[str], gone: frozenset[str]) -> StageOutcome:
+        """What a stage did for a document that the batch has lost meanwhile does not count, neither does its failure.
+
+        `gone`: those of the lost ones that were canceled or deleted.
+        """
+        is_lost = outcome.kind is OutcomeKind.DONE and outcome.item.document_id not in kept
+        return lost(outcome.item, outcome.stage) if is_lost or outcome.item.document_id in gone else outcome
 
     def _report_lost(self, stage: Stage, items: Sequence[WorkItem]) -> None:
+        self._let_go(items)
         self._report_all(stage, [lost(item, stage) for item in items])
+
+    def _let_go(self, items: Sequence[WorkItem]) -> frozenset[str]:
+        """Give up documents with which this batch is done, if they were canceled or deleted; returns those."""
+        gone = self._workspace.ledger.let_go(items)
+        settle_canceled(self._workspace.services, document_ids=gone)
+        return gone
 
     def _report_all(self, stage: Stage, outcomes: Sequence[StageOutcome]) -> None:
         if not outcomes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,34 @@ def test_readers_see_whole_snapshots_while_they_are_replaced(store: SnapshotStor
         list(pool.map(write, texts))
         for found in reading.result():
             assert found in [content(1, text) for text in texts]
+
+
+def test_listing_tells_published_and_unpublished_versions(store: SnapshotStore) -> None:
+    assert list(store.list()) == []
+    for ref in (FIRST, SECOND, OTHER):
+        store.write(ref, content(ref.version))
+    store.publish(FIRST)
+    found = {(file.kb_id, file.document_id, file.version) for file in store.list()}
+    assert found == {("kb1", "doc1", None), ("kb1", "doc1", 2), ("kb1", "doc2", 1)}
+    assert all(abs(file.modified_at - datetime.now(UTC)) < timedelta(hours=1) for file in store.list())
+
+
+def test_deleting_counts_the_snapshots(store: SnapshotStore) -> None:
+    for ref in (FIRST, SECOND, OTHER):
+        store.write(ref, content(ref.version))
+    assert store.delete("kb1", "doc1", version=1) == 1
+    assert store.delete("kb1", "doc1", version=1) == 0
+    assert store.delete("kb1", "doc1") == 1
+    assert store.delete_knowledge_base("kb1") == 1
+    assert store.delete_knowledge_base("kb1") == 0
+    assert list(store.list()) == []
+
+
+def test_a_version_is_there_under_either_name(store: SnapshotStore) -> None:
+    assert not store.has(FIRST)
+    store.write(FIRST, content(1))
+    assert store.has(FIRST)
+    assert not store.has(SECOND)
+    store.publish(FIRST)
+    assert store.has(FIRST)
+    assert not store.has(OTHER)

@@ -41,7 +41,7 @@ def test_definitions_load_without_servers_and_settings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "4"), done.stderr
 
 
 def test_client_does_not_import_dagster() -> None:

@@ -185,7 +185,8 @@ def test_document_that_is_being_deleted_is_not_overwritten(runner: Runner) -> No
     request = BatchRequest(run_id="run", partition_keys=(document.partition_key,), stages=ALL)
     result = run_batch(runner.services, request, delete_after_chunking)
     assert (result.ready, result.lost) == (0, 1)
-    assert runner.now(document).status is Status.DELETING
+    (item,) = runner.services.facts.claims.items(partition_keys=[document.partition_key])
+    assert (item.status, item.batch_id) == (Status.DELETING, None)
     assert runner.system.embedding.requests == 0
 
 

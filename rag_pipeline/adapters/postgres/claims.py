@@ -173,7 +173,7 @@ class Claims:
         """The documents of the partitions, in the order given; deleted ones are left out."""
         with transaction(self._engine) as connection:
             rows = connection.execute(_ITEMS.where(documents.c.partition_key.in_(partition_keys))).mappings()
-            found = {row["partition_key"]: _item(row) for row in rows}
+            found = {row["partition_key"]: work_item(row) for row in rows}
         return [found[key] for key in partition_keys if key in found]
 
     def artefacts(self, document_ids: Sequence[str]) -> dict[tuple[str, int], dict[Stage, StageArtefact]]:
@@ -374,7 +374,8 @@ def _candidate(row: Mapping[Any, Any]) -> Candidate:
     )
 
 
-def _item(row: Mapping[Any, Any]) -> WorkItem:
+def work_item(row: Mapping[Any, Any]) -> WorkItem:
+    """The item of a row that has the columns of `documents`, the version's file facts, and `kb_name`."""
     return WorkItem(
         document_id=row["id"],
         kb_id=row["kb_id"],

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases, stage_artefacts
 from rag_pipeline.core.documents import (
     SETTLED,
     SHORTEST_ID,
@@ -97,14 +97,14 @@ class Documents:
             return self._one(connection, existing.id)
 
     def get(self, document_id: str) -> Document:
-        """One document. Raises `ResourceNotFoundError`."""
+        """One document. Raises `ResourceNotFoundError`; one that is being deleted does not exist any more."""
         with transaction(self._engine) as connection:
             return self._one(connection, document_id)
 
     def many(self, document_ids: Sequence[str]) -> list[Document]:
         """Those of the documents that exist, in the order given."""
         with transaction(self._engine) as connection:
-            rows = connection.execute(_SELECT.where(documents.c.id.in_(document_ids))).mappings()
+            rows = connection.execute(_VISIBLE.where(documents.c.id.in_(document_ids))).mappings()
             found = {row["id"]: _document(row) for row in rows}
         return [found[each] for each in document_ids if each in found]
 
@@ -123,7 +123,7 @@ class Documents:
             ResourceNotFoundError: none.
         """
         statement = (
-            _SELECT.where(
+            _VISIBLE.where(
                 sa.or_(
                     documents.c.partition_key == text,
                     documents.c.source_path == text,
@@ -142,7 +142,7 @@ class Documents:
 
     def list(self, kb_id: str, *, status: Status | None = None, page: int = 1, page_size: int = 20) -> list[Document]:
         """One page of a knowledge base's documents, oldest first."""
-        statement = _SELECT.where(documents.c.kb_id == kb_id)
+        statement = _VISIBLE.where(documents.c.kb_id == kb_id)
         if status is not None:
             statement = statement.where(documents.c.status == status)
         statement = statement.order_by(documents.c.created_at, documents.c.id)
@@ -154,7 +154,7 @@ class Documents:
         """How many documents of a knowledge base are in each status."""
         statement = (
             sa.select(documents.c.status, sa.func.count())
-            .where(documents.c.kb_id == kb_id)
+            .where(documents.c.kb_id == kb_id, documents.c.status != Status.DELETING)
             .group_by(documents.c.status)
         )
         with transaction(self._engine) as connection:
@@ -175,7 +175,7 @@ class Documents:
             return self._one(connection, document_id)
 
     def _one(self, connection: sa.Connection, document_id: str) -> Document:
-        row = connection.execute(_SELECT.where(documents.c.id == document_id)).mappings().first()
+        row = connection.execute(_VISIBLE.where(documents.c.id == document_id)).mappings().first()
         if row is None:
             raise ResourceNotFoundError(f"there is no document {document_id!r}")
         return _document(row)
@@ -201,6 +201,7 @@ class Documents:
             .values(
                 status=Status.PENDING,
                 batch_id=None,
+                cancel_reason=None,
                 uncounted_attempts=documents.c.attempt,
                 available_at=sa.func.now(),
                 updated_at=sa.func.now(),
@@ -261,6 +262,7 @@ class Documents:
                 attempt=0,
                 uncounted_attempts=0,
                 batch_id=None,
+                cancel_reason=None,
                 file_name=new.file_name,
                 metadata=dict(new.metadata) or dict(existing.metadata),
                 available_at=sa.func.now(),
@@ -298,6 +300,13 @@ _SELECT = (
         document_versions.c.chunk_count,
         document_versions.c.token_count,
         document_versions.c.warnings,
+        sa.select(sa.func.count())
+        .where(
+            stage_artefacts.c.document_id == documents.c.id,
+            stage_artefacts.c.version == documents.c.version,
+        )
+        .scalar_subquery()
+        .label("stages_done"),
     )
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
     .join(
@@ -305,6 +314,8 @@ _SELECT = (
         sa.and_(document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version),
     )
 )
+
+_VISIBLE = _SELECT.where(documents.c.status != Status.DELETING, knowledge_bases.c.status == "ACTIVE")
 
 
 def _document(row: Mapping[Any, Any]) -> Document:
@@ -337,4 +348,6 @@ def _document(row: Mapping[Any, Any]) -> Document:
         token_count=row["token_count"],
         metadata=row["metadata"],
         warnings=tuple(row["warnings"]),
+        cancel_reason=row["cancel_reason"],
+        stages_done=row["stages_done"],
     )

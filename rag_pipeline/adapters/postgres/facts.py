@@ -6,12 +6,15 @@ from typing import Self
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from rag_pipeline.adapters.postgres.cancellation import Cancellations
 from rag_pipeline.adapters.postgres.chunk_rows import ChunkRows
 from rag_pipeline.adapters.postgres.claims import Claims
+from rag_pipeline.adapters.postgres.deletion import Deletions
 from rag_pipeline.adapters.postgres.documents import Documents
 from rag_pipeline.adapters.postgres.engine import create_engine, transaction
 from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
+from rag_pipeline.adapters.postgres.reconciliation import Reconciliation
 from rag_pipeline.adapters.postgres.schema import collections
 from rag_pipeline.adapters.postgres.versions import Versions
 from rag_pipeline.core.ports import CollectionGeneration, EmbedderIdentity
@@ -29,6 +32,9 @@ class Facts:
         self.claims = Claims(engine, max_attempts=retry.max_attempts)
         self.chunk_rows = ChunkRows(engine)
         self.versions = Versions(engine)
+        self.cancellations = Cancellations(engine)
+        self.deletions = Deletions(engine)
+        self.reconciliation = Reconciliation(engine)
         self._retry = retry
 
     @classmethod
@@ -54,6 +60,15 @@ class Facts:
             collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"]
         )
         return generation, row["embedder"]
+
+    def generations(self) -> list[CollectionGeneration]:
+        """Every collection that may hold vectors: the one that answers queries and those beside it."""
+        statement = sa.select(collections).order_by(collections.c.created_at)
+        with transaction(self.engine) as connection:
+            return [
+                CollectionGeneration(collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"])
+                for row in connection.execute(statement).mappings()
+            ]
 
     def ensure_generation(self, *, prefix: str, embedder: EmbedderIdentity, analyzer: str) -> CollectionGeneration:
         """The live collection, made on first use.

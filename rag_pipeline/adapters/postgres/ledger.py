@@ -47,7 +47,7 @@ class StageLedger:
             owned = connection.execute(
                 sa.update(documents)
                 .where(*self._owned(items), documents.c.status.in_(allowed_from(status)))
-                .values(status=status, updated_at=sa.func.now(), **NO_ERROR)
+                .values(status=status, cancel_reason=None, updated_at=sa.func.now(), **NO_ERROR)
                 .returning(documents.c.id)
             ).scalars()
             ids = frozenset(owned)
@@ -135,6 +135,24 @@ class StageLedger:
                     uncounted_attempts=documents.c.attempt,
                     updated_at=sa.func.now(),
                 )
+            )
+
+    def let_go(self, items: Sequence[WorkItem]) -> frozenset[str]:
+        """Give up those of the documents that were canceled or deleted meanwhile; this batch must be done with them.
+
+        Returns:
+            Their ids. From here on others may remove what the batch has written for them.
+        """
+        if not items:
+            return frozenset()
+        with transaction(self._engine) as connection:
+            return frozenset(
+                connection.execute(
+                    sa.update(documents)
+                    .where(*self._owned(items), documents.c.status.in_((Status.CANCELING, Status.DELETING)))
+                    .values(batch_id=None)
+                    .returning(documents.c.id)
+                ).scalars()
             )
 
     def _owned(self, items: Sequence[WorkItem]) -> tuple[sa.ColumnElement[bool], ...]:

@@ -8,8 +8,11 @@ import sqlalchemy as sa
 from rag_pipeline.adapters.postgres.claims import RequestedBatch
 from rag_pipeline.adapters.postgres.documents import NewVersion, Slot
 from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
 from rag_pipeline.adapters.postgres.schema import batches, documents
+from rag_pipeline.core.chunk import Chunk, PageRegion
 from rag_pipeline.core.documents import Document, KnowledgeBase, Stage, Status
+from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.partitions import partition_key
 from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind, StageOutcome, WorkItem
 from rag_pipeline.errors import RagPipelineError
@@ -60,6 +63,11 @@ def start(facts: Facts, *, run_id: str = "run") -> str:
 def items(facts: Facts, *found: Document) -> list[WorkItem]:
     """The documents as a batch sees them now."""
     return facts.claims.items(partition_keys=[document.partition_key for document in found])
+
+
+def attempts(facts: Facts, document: Document) -> list[NodeLogEntry]:
+    """What was written down in the node log: without the stages that nobody has worked on."""
+    return [entry for entry in node_log(facts.engine, document.id) if entry.run_id is not None]
 
 
 def set_status(facts: Facts, document: Document, status: Status) -> None:
@@ -129,3 +137,24 @@ def make_ready(facts: Facts, document: Document) -> Document:
     """Claim and index a waiting document."""
     run_stages(facts, start(facts), items(facts, document))
     return facts.documents.get(document.id)
+
+
+def chunk(index: int, text: str = "text") -> Chunk:
+    """A chunk on pages 1 and 2, two to a section."""
+    return Chunk(
+        index=index,
+        text=text,
+        start=index * 10,
+        end=index * 10 + len(text),
+        tokens=3,
+        heading_path=("Chapter 1", text),
+        section=index // 2,
+        page=1,
+        page_end=2,
+        regions=(
+            PageRegion(page=1, bbox=BoundingBox(left=1.5, top=2, right=3, bottom=4)),
+            PageRegion(page=2),
+        ),
+        block_types=("paragraph",),
+        metadata={"sheet": text},
+    )

@@ -6,12 +6,12 @@ import pytest
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.node_log import node_log
 from rag_pipeline.adapters.postgres.schema import batches, documents
 from rag_pipeline.core.documents import WORKING, KnowledgeBase, Stage, Status
 from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind
 from rag_pipeline.errors import EmbeddingUnavailableError
 from rag_pipeline_tests.adapters.postgres.rows import (
+    attempts,
     claim,
     items,
     one_batch,
@@ -144,7 +144,7 @@ def test_finish_hands_back_what_is_not_done(facts: Facts, kb: KnowledgeBase) -> 
     assert statuses == [Status.PENDING, Status.PENDING, Status.CANCELING]
     assert set(owners(facts).values()) == {None}
     assert facts.claims.open_batches() == []
-    assert [entry.status for entry in node_log(facts.engine, begun.id)] == ["CANCELED"]
+    assert [entry.status for entry in attempts(facts, begun)] == ["CANCELED"]
 
 
 def test_finish_gives_up_a_document_whose_runs_break_off_again_and_again(facts: Facts, kb: KnowledgeBase) -> None:
@@ -217,7 +217,7 @@ def test_a_document_whose_runs_die_is_dead_after_its_last_attempt(
     if expected is Status.FAILED:
         assert found.error is not None
         assert (found.error.stage, found.error.code, found.error.error_class) == ("chunks", "run_died", "dead")
-    (entry,) = node_log(facts.engine, document.id)
+    (entry,) = attempts(facts, document)
     assert (entry.status, entry.error) == ("CANCELED", "the run died")
 
 
@@ -314,5 +314,5 @@ def test_working_is_what_a_dead_run_leaves(facts: Facts, kb: KnowledgeBase) -> N
     assert facts.claims.take_back(batch_id, reason="lost", lease_seconds=60) == len(WORKING) + 1
     for status, document in found.items():
         expected = Status.PENDING if status in WORKING else status
-        assert facts.documents.get(document.id).status is expected
+        assert items(facts, document)[0].status is expected
     assert set(owners(facts).values()) == {None}

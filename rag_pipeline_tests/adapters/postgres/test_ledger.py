@@ -5,12 +5,12 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy
-from rag_pipeline.adapters.postgres.node_log import node_log
 from rag_pipeline.adapters.postgres.schema import document_versions, documents
 from rag_pipeline.core.documents import STATUS_DURING, WORKING, Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.work import OutcomeKind
 from rag_pipeline.errors import CorruptDocumentError, EmbeddingUnavailableError, RagPipelineError
 from rag_pipeline_tests.adapters.postgres.rows import (
+    attempts,
     fingerprint_of,
     items,
     make_ready,
@@ -44,7 +44,7 @@ def test_begin_sets_the_status_of_the_stage_and_opens_an_attempt(facts: Facts, k
     ledger = facts.ledger(batch_id=start(facts), run_id="run")
     assert ledger.begin(stage, items(facts, document)) == {document.id}
     assert facts.documents.get(document.id).status is STATUS_DURING[stage]
-    (entry,) = node_log(facts.engine, document.id)
+    (entry,) = attempts(facts, document)
     assert (entry.node, entry.status, entry.version, entry.attempt, entry.run_id) == (stage, "RUNNING", 1, 1, "run")
     assert entry.finished_at is None
 
@@ -79,7 +79,7 @@ def test_documents_of_another_owner_are_left_alone(facts: Facts, kb: KnowledgeBa
     stranger.hand_back([item])
     assert facts.documents.get(document.id) == before
     assert facts.claims.artefacts([document.id]) == {}
-    assert [entry.status for entry in node_log(facts.engine, document.id)] == ["RUNNING"]
+    assert [entry.status for entry in attempts(facts, document)] == ["RUNNING"]
     assert owner.still_owned([item]) == {document.id}
 
 
@@ -98,10 +98,10 @@ def test_what_was_canceled_or_is_being_deleted_is_never_overwritten(
     assert ledger.record(Stage.INDEX_WRITES, [done], {document.id: "f"}) == frozenset()
     assert ledger.publish([item], collection="rag_1") == frozenset()
     ledger.hand_back([item])
-    found = facts.documents.get(document.id)
-    assert (found.status, found.live_version, found.error) == (status, None, None)
+    (now,) = items(facts, document)
+    assert (now.status, now.live_version) == (status, None)
     assert facts.claims.artefacts([document.id]) == {}
-    assert [entry.status for entry in node_log(facts.engine, document.id)] == ["CANCELED"]
+    assert [entry.status for entry in attempts(facts, document)] == ["CANCELED"]
 
 
 @pytest.mark.parametrize("status", [Status.CANCELING, Status.DELETING], ids=str)
@@ -110,7 +110,7 @@ def test_a_stage_does_not_begin_for_what_is_on_its_way_out(facts: Facts, kb: Kno
     ledger = facts.ledger(batch_id=start(facts), run_id="run")
     set_status(facts, document, status)
     assert ledger.begin(Stage.CHUNKS, items(facts, document)) == frozenset()
-    assert facts.documents.get(document.id).status is status
+    assert items(facts, document)[0].status is status
 
 
 def test_record_keeps_artefact_attempt_and_description(facts: Facts, kb: KnowledgeBase) -> None:
@@ -124,7 +124,7 @@ def test_record_keeps_artefact_attempt_and_description(facts: Facts, kb: Knowled
     artefact = facts.claims.artefacts([document.id])[document.id, 1][Stage.PARSED_BLOCKS]
     assert (artefact.fingerprint, artefact.artefact_key) == ("f1", done.artefact_key)
     assert artefact.summary["preview"] == "a\ufffdb\ufffd 'é'"
-    (entry,) = node_log(facts.engine, document.id)
+    (entry,) = attempts(facts, document)
     assert (entry.status, entry.duration_ms, entry.error) == ("SUCCESS", 12, None)
     assert entry.output_summary["pages"] == 4
     assert entry.finished_at is not None
@@ -164,8 +164,8 @@ def test_one_transaction_settles_each_document_by_itself(facts: Facts, kb: Knowl
     assert error is not None
     assert (error.stage, error.code, error.error_class) == ("parsed_blocks", "corrupt", "permanent")
     assert error.message == "it's\ufffd broken\ufffd"
-    assert [entry.status for entry in node_log(facts.engine, bad.id)] == ["FAILED"]
-    assert [entry.status for entry in node_log(facts.engine, empty.id)] == ["SUCCESS"]
+    assert [entry.status for entry in attempts(facts, bad)] == ["FAILED"]
+    assert [entry.status for entry in attempts(facts, empty)] == ["SUCCESS"]
     assert set(facts.claims.artefacts([good.id, bad.id, empty.id])) == {(good.id, 1), (empty.id, 1)}
     assert ledger.still_owned(found) == {good.id}
 
@@ -321,7 +321,7 @@ def test_a_begun_stage_clears_the_last_error(facts: Facts, kb: KnowledgeBase) ->
     found = facts.documents.get(document.id)
     assert found.error is None
     assert found.status in WORKING
-    assert [(entry.attempt, entry.status) for entry in node_log(facts.engine, document.id)] == [
+    assert [(entry.attempt, entry.status) for entry in attempts(facts, document)] == [
         (1, "FAILED"),
         (2, "RUNNING"),
     ]
@@ -336,4 +336,4 @@ def test_the_last_record_of_a_stage_wins(facts: Facts, kb: KnowledgeBase) -> Non
         ledger.record(Stage.CHUNKS, [outcome(item, Stage.CHUNKS)], {document.id: fingerprint})
     artefact = facts.claims.artefacts([document.id])[document.id, 1][Stage.CHUNKS]
     assert artefact.fingerprint == fingerprint_of(item, Stage.CHUNKS)
-    assert len(node_log(facts.engine, document.id)) == 1
+    assert len(attempts(facts, document)) == 1

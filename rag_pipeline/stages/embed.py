@@ -55,6 +55,10 @@ def _embed_group(workspace: Workspace, group: Sequence[_Inputs]) -> Iterator[Sta
     except RagPipelineError as error:
         yield from (failed(each.item, Stage.EMBEDDINGS, error) for each in group)
         return
+    # Asked again: the embedder may have taken minutes, and a request on its way cannot be called back.
+    owned = workspace.ledger.still_owned([each.item for each in group])
+    yield from (lost(each.item, Stage.EMBEDDINGS) for each in group if each.item.document_id not in owned)
+    group = [each for each in group if each.item.document_id in owned]
     inputs_of = {each.item.document_id: each for each in group}
 
     def store(item: WorkItem) -> Produced:

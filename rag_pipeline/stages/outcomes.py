@@ -1,6 +1,7 @@
 """Turning what happens to one document into an outcome: no error of one document reaches another."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
@@ -13,6 +14,7 @@ from rag_pipeline.stages.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
+FENCE_SECONDS = 0.5
 INTERNAL_ERROR_CHARACTERS = 300
 """Drivers put statements with their parameters into messages: documents keep the gist, the log the rest."""
 
@@ -43,6 +45,24 @@ def owned_groups(workspace: Workspace, stage: Stage, items: Sequence[WorkItem], 
             items=tuple(item for item in group if item.document_id in owned),
             lost=tuple(lost(item, stage) for item in group if item.document_id not in owned),
         )
+
+
+class Fence:
+    """Which items the batch still owns, for stages whose documents come one by one: asked again every half second."""
+
+    def __init__(self, workspace: Workspace, items: Sequence[WorkItem]) -> None:
+        self._ledger = workspace.ledger
+        self._items = items
+        self._owned: frozenset[str] = frozenset()
+        self._asked_at = -math.inf
+
+    def owns(self, item: WorkItem) -> bool:
+        """Whether the batch may write for the item."""
+        now = time.monotonic()
+        if now - self._asked_at > FENCE_SECONDS:
+            self._owned = self._ledger.still_owned(self._items)
+            self._asked_at = now
+        return item.document_id in self._owned
 
 
 def lost(item: WorkItem, stage: Stage) -> StageOutcome:

@@ -3,7 +3,7 @@
 Parsing happens in worker processes that may hang, crash or run out of memory without harm to the other documents.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rag_pipeline.adapters.postgres.chunk_rows import ImageRow
 from rag_pipeline.core.documents import Stage
@@ -14,7 +14,7 @@ from rag_pipeline.errors import InternalError
 from rag_pipeline.parsing.pool import ParseOutcome, ParserPool
 from rag_pipeline.parsing.worker import ImageFile, ParseSummary
 from rag_pipeline.stages.fetch import local_original
-from rag_pipeline.stages.outcomes import Produced, attempt, failed, for_each, lost
+from rag_pipeline.stages.outcomes import Fence, Produced, attempt, failed, for_each, lost
 from rag_pipeline.stages.workspace import Workspace
 
 BYTES_PER_WORKER = 1_000_000
@@ -32,22 +32,28 @@ def parse(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
             fetched[outcome.item.document_id] = outcome.item
     if not fetched:
         return
-    requests = (
-        (
-            item.document_id,
-            ParseRequest(
-                path=local_original(workspace, item),
-                file_name=item.file_name,
-                limits=workspace.services.parse_limits,
-            ),
-        )
-        for item in fetched.values()
-    )
+    fence = Fence(workspace, list(fetched.values()))
+    given_up: list[WorkItem] = []
     total_bytes = sum(item.size_bytes for item in fetched.values())
     workers = min(settings.parser_processes, len(fetched), 1 + total_bytes // BYTES_PER_WORKER)
     with ParserPool(workers=workers) as pool:
+        requests = _requests(workspace, fetched, fence, given_up)
         for parsed in pool.parse(requests, workspace.scratch):
-            yield _settle(workspace, fetched[parsed.key], parsed)
+            yield _settle(workspace, fetched[parsed.key], parsed, fence)
+    yield from (lost(item, Stage.PARSED_BLOCKS) for item in given_up)
+
+
+def _requests(
+    workspace: Workspace, fetched: Mapping[str, WorkItem], fence: Fence, given_up: list[WorkItem]
+) -> Iterator[tuple[str, ParseRequest]]:
+    """What the parser is to do, as it asks for more; documents that were lost meanwhile go into `given_up`."""
+    for document_id, item in fetched.items():
+        if fence.owns(item):
+            path = local_original(workspace, item)
+            limits = workspace.services.parse_limits
+            yield document_id, ParseRequest(path=path, file_name=item.file_name, limits=limits)
+        else:
+            given_up.append(item)
 
 
 def _download(workspace: Workspace, item: WorkItem) -> Produced:
@@ -55,11 +61,11 @@ def _download(workspace: Workspace, item: WorkItem) -> Produced:
     return Produced()
 
 
-def _settle(workspace: Workspace, item: WorkItem, parsed: ParseOutcome) -> StageOutcome:
+def _settle(workspace: Workspace, item: WorkItem, parsed: ParseOutcome, fence: Fence) -> StageOutcome:
     workspace.originals.pop(item.document_id).unlink()
     if parsed.error is not None:
         return failed(item, Stage.PARSED_BLOCKS, parsed.error, int(parsed.seconds * 1000))
-    if parsed.images and not workspace.ledger.still_owned([item]):
+    if not fence.owns(item):
         return lost(item, Stage.PARSED_BLOCKS)
     outcome = attempt(Stage.PARSED_BLOCKS, item, lambda each: _store(workspace, each, parsed))
     for path in [parsed.path, *(image.path for image in parsed.images)]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from rag_pipeline.errors import RagPipelineError
-from rag_pipeline.local.dagster import DAEMON, WEBSERVER, DagsterProcesses, prepare_home, start_dagster, stop_dagster
+from rag_pipeline.local.dagster import PROCESS_NAMES, DagsterProcesses, prepare_home, start_dagster, stop_dagster
 from rag_pipeline.local.files import ServerFolders
 from rag_pipeline.local.log_follower import LogFollower
 from rag_pipeline.local.servers import EmbeddedServers, stop_servers
@@ -94,7 +94,7 @@ def _start_in_background(settings: Settings) -> None:
 def _run_until_stopped(settings: Settings) -> bool:
     """Start all, wait, stop all in reverse order. False: something ended by itself."""
     folders = ServerFolders.at(settings.data_dir)
-    logs = {name: folders.log(name) for name in (WEBSERVER, DAEMON)}
+    logs = {name: folders.log(name) for name in PROCESS_NAMES}
     try:
         with _stop_on_signals(), LogFollower(logs, typer.echo), EmbeddedServers() as servers:
             _say("starting the servers")
@@ -126,4 +126,4 @@ def _migrate(settings: Settings) -> None:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"{time.strftime('%H:%M:%S')} {'up':<9} | {text}")
+    typer.echo(f"{time.strftime('%H:%M:%S')} {'up':<11} | {text}")

@@ -1,7 +1,10 @@
-"""Dagster's webserver and daemon as processes of ours, on the servers that the settings name.
+"""Dagster's webserver, daemon and code server as processes of ours, on the servers that the settings name.
 
 DAGSTER_HOME is `{data_dir}/dagster_home` with a copy of the project's dagster.yaml. The processes, and the runs they
 start, get the settings as `RAG_` variables, so the folder they run in does not matter.
+
+The code server is shared by webserver and daemon. With a workspace that names a module, each starts its own, and the
+daemon replaces its own every 60 s: 4-5 CPU seconds a minute for ever.
 """
 
 import json
@@ -10,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +26,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import URL, make_url
 
 from rag_pipeline.errors import ConfigurationError, ServerStartError
-from rag_pipeline.local.credentials import HOST, free_port, is_free
+from rag_pipeline.local.credentials import HOST, accepts, free_port, is_free
 from rag_pipeline.local.files import ServerFolders, write_private
 from rag_pipeline.local.process import (
     ProcessIdentity,
@@ -35,19 +38,25 @@ from rag_pipeline.local.process import (
 )
 from rag_pipeline.settings import Settings
 
+CODE_SERVER = "code-server"
 WEBSERVER = "webserver"
 DAEMON = "daemon"
-_NAMES = (WEBSERVER, DAEMON)
+PROCESS_NAMES = (CODE_SERVER, WEBSERVER, DAEMON)
+"""In the order in which they start."""
+DEFINITIONS = "rag_pipeline.definitions"
+_LOCATION = "rag_pipeline"
 _HOME = "dagster_home"
 _READY_SECONDS = 180.0
 """Loading the definitions takes some seconds on an idle machine; two cores shared with other work need many more."""
 _GRACE_SECONDS = 15.0
+_CODE_SERVER_GRACE_SECONDS = 2.0
+"""It waits for its runs, which are ended after it and hand their documents back."""
 _PORTS_TO_TRY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagsterProcesses:
-    """A running webserver and daemon."""
+    """A running webserver, daemon and code server."""
 
     webserver_url: str
     home: Path
@@ -69,20 +78,20 @@ class DagsterProcesses:
         return [process.name for process in self.processes if not process.is_alive()]
 
     def stop(self) -> None:
-        """Stop the daemon first, so that no new run starts, with the runs it has started; then the webserver."""
+        """Stop the daemon first, so that no new run starts; the code server last, with the runs it has started."""
         _stop(reversed_processes=self.processes[::-1])
         self._record.unlink(missing_ok=True)
         self._lock.release()
 
 
-def start_dagster(settings: Settings, *, workspace: Path | None = None) -> DagsterProcesses:
-    """Start the webserver and the daemon and wait until the webserver answers.
+def start_dagster(settings: Settings, *, definitions: str | Path = DEFINITIONS) -> DagsterProcesses:
+    """Start the code server, the webserver and the daemon and wait until the webserver answers.
 
-    Both end when this process is killed (Linux). What an earlier, killed command left is stopped first.
+    They end when this process is killed (Linux). What an earlier, killed command left is stopped first.
 
     Args:
         settings: with every server URL set; `EmbeddedServers.start` returns such.
-        workspace: a workspace file; None: the project's.
+        definitions: the module, or the Python file, with the Dagster definitions.
 
     Raises:
         ServerStartError: Dagster already runs for this data folder, or a process ended while it was starting.
@@ -100,11 +109,15 @@ def start_dagster(settings: Settings, *, workspace: Path | None = None) -> Dagst
     try:
         stop_left_behind(folders)
         create_storage(settings)
-        home = prepare_home(settings, workspace=workspace)
-        port = _webserver_port(settings.webserver_port)
-        url = f"http://{HOST}:{port}"
-        for spec in _specs(settings, folders, home, port):
-            started.append(start_process(spec, detached=False, environment_mark=_mark(folders)))  # noqa: PERF401
+        home = prepare_home(settings)
+        ports = {CODE_SERVER: free_port(), WEBSERVER: _webserver_port(settings.webserver_port), DAEMON: 0}
+        url = f"http://{HOST}:{ports[WEBSERVER]}"
+        _write_workspace(home, ports[CODE_SERVER])
+        for name, command in _commands(home, ports, definitions).items():
+            spec = _spec(name, command, settings, folders, home, ports[name])
+            started.append(start_process(spec, detached=False, environment_mark=_mark(folders)))
+            if name == CODE_SERVER:
+                _wait_for_port(ports[name], started[-1], folders)
         write_private(record, json.dumps({"owner": asdict(_this_process()), "url": url}))
         _wait_until_ready(url, started, folders)
     except BaseException:
@@ -130,7 +143,7 @@ def stop_dagster(data_dir: Path) -> list[str]:
     """Stop Dagster of a data folder: ask the command that runs it to end, then stop what is left.
 
     Returns:
-        Names of what was stopped: `up` (or whichever command ran it), `webserver`, `daemon`.
+        Names of what was stopped: `up` (or whichever command ran it), `code-server`, `webserver`, `daemon`.
     """
     folders = ServerFolders(data_dir.resolve())
     record = folders.servers / "dagster.json"
@@ -153,18 +166,17 @@ def stop_dagster(data_dir: Path) -> list[str]:
 
 def stop_left_behind(folders: ServerFolders) -> list[str]:
     """Stop recorded Dagster processes and the runs they left; returns the names of those that still ran."""
-    found = [process for name in _NAMES if (process := recorded_process(folders.servers, name)) is not None]
+    found = [process for name in PROCESS_NAMES if (process := recorded_process(folders.servers, name)) is not None]
     alive = [process.name for process in found if process.is_alive()]
     _stop(reversed_processes=found[::-1])
     return alive
 
 
-def prepare_home(settings: Settings, *, workspace: Path | None = None) -> Path:
-    """Write DAGSTER_HOME with dagster.yaml and workspace.yaml, and return it."""
+def prepare_home(settings: Settings) -> Path:
+    """Write DAGSTER_HOME with dagster.yaml, and return it."""
     home = settings.data_dir.resolve() / _HOME
     home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(project_file("dagster.yaml"), home / "dagster.yaml")
-    shutil.copyfile(workspace or project_file("workspace.yaml"), home / "workspace.yaml")
     return home
 
 
@@ -229,24 +241,51 @@ def _create_database(url: URL, name: str) -> None:
         connection.close()
 
 
-def _specs(settings: Settings, folders: ServerFolders, home: Path, port: int) -> list[ProcessSpec]:
+def _write_workspace(home: Path, code_server_port: int) -> None:
+    server = {"host": HOST, "port": code_server_port, "location_name": _LOCATION}
+    # JSON is YAML, too.
+    (home / "workspace.yaml").write_text(json.dumps({"load_from": [{"grpc_server": server}]}))
+
+
+def _commands(home: Path, ports: Mapping[str, int], definitions: str | Path) -> dict[str, tuple[str, ...]]:
+    """Arguments of `python -m` by process, in the order of starting."""
+    where = ("--python-file", str(definitions)) if isinstance(definitions, Path) else ("--module-name", definitions)
     workspace = ("--workspace", str(home / "workspace.yaml"))
-    commands: dict[str, tuple[str, ...]] = {
-        WEBSERVER: ("dagster_webserver", "--host", HOST, "--port", str(port)),
-        DAEMON: ("dagster._daemon", "run"),
+    address = ("--host", HOST, "--port", str(ports[CODE_SERVER]))
+    return {
+        CODE_SERVER: ("dagster", "api", "grpc", *address, *where, "--use-python-environment-entry-point"),
+        WEBSERVER: ("dagster_webserver", "--host", HOST, "--port", str(ports[WEBSERVER]), *workspace),
+        DAEMON: ("dagster._daemon", "run", *workspace),
     }
-    return [
-        ProcessSpec(
-            name=name,
-            command=(sys.executable, "-m", *arguments, *workspace),
-            environment=dagster_environment(settings, home),
-            folder=folders.servers,
-            log=folders.log(name),
-            port=port if name == WEBSERVER else 0,
-            working_dir=Path.cwd(),
-        )
-        for name, arguments in commands.items()
-    ]
+
+
+def _spec(
+    name: str, command: Sequence[str], settings: Settings, folders: ServerFolders, home: Path, port: int
+) -> ProcessSpec:
+    return ProcessSpec(
+        name=name,
+        command=(sys.executable, "-m", *command),
+        environment=dagster_environment(settings, home),
+        folder=folders.servers,
+        log=folders.log(name),
+        port=port,
+        working_dir=Path.cwd(),
+    )
+
+
+def _wait_for_port(port: int, process: RunningProcess, folders: ServerFolders) -> None:
+    """Wait for the code server: who asks before it listens notes an error and tries again a minute later."""
+    log = folders.log(process.name)
+    deadline = time.monotonic() + _READY_SECONDS
+    while not accepts(port):
+        if not process.is_alive():
+            raise ServerStartError(f"Dagster's {process.name} ended; the end of {log}:\n{log_tail(log)}")
+        if time.monotonic() > deadline:
+            raise ServerStartError(
+                f"Dagster's {process.name} did not listen within {_READY_SECONDS:.0f} s; "
+                f"the end of {log}:\n{log_tail(log)}"
+            )
+        time.sleep(0.1)
 
 
 def _wait_until_ready(url: str, started: Sequence[RunningProcess], folders: ServerFolders) -> None:
@@ -276,7 +315,7 @@ def _webserver_port(wanted: int) -> int:
 
 def _stop(*, reversed_processes: Sequence[RunningProcess]) -> None:
     for process in reversed_processes:
-        process.stop(grace_seconds=_GRACE_SECONDS)
+        process.stop(grace_seconds=_CODE_SERVER_GRACE_SECONDS if process.name == CODE_SERVER else _GRACE_SECONDS)
 
 
 def _mark(folders: ServerFolders) -> tuple[str, str]:

@@ -36,12 +36,9 @@ defs = dg.Definitions(assets=[settings_seen], sensors=[once])
 def test_a_sensor_starts_a_run_that_sees_the_settings_and_stop_leaves_no_process(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "probe.py").write_text(DEFINITIONS)
-    workspace = tmp_path / "workspace.yaml"
-    workspace.write_text(
-        f"load_from:\n  - python_file: {{relative_path: '{tmp_path}/probe.py', location_name: probe}}\n"
-    )
-    with start_dagster(settings.model_copy(update={"webserver_port": 0}), workspace=workspace) as dagster:
+    probe = tmp_path / "probe.py"
+    probe.write_text(DEFINITIONS)
+    with start_dagster(settings.model_copy(update={"webserver_port": 0}), definitions=probe) as dagster:
         assert httpx.get(dagster.webserver_url, trust_env=False).status_code == httpx.codes.OK
         with pytest.raises(ServerStartError, match=f"already runs.*{dagster.webserver_url}"):
             start_dagster(settings)

@@ -4,6 +4,7 @@ Nothing is downloaded. The models (30 MB) are loaded with the first image and st
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,6 @@ _SURE = 0.85
 _MIN_SCORE = 0.5
 _SAMPLES = 6
 """Lines that are read both ways to find out how a page is turned."""
-_RECOGNITION_BATCH = 1
-"""Lines recognised at a time: six (the engine's default) cost as much CPU a line and 0.3 GB more memory."""
 _BLANK_CONTRAST = 24
 """Grey levels between the darkest and the lightest part of a page without anything on it."""
 _MIN_SIDE = 8
@@ -75,7 +74,9 @@ class OcrEngine:
         """Prepare an engine; nothing is loaded yet.
 
         Args:
-            threads: per image; 1 where as many parser processes run as there are cores.
+            threads: that read lines of an image side by side; 1 where as many parser processes run as there are cores.
+                Threads inside the models instead wait for each other by spinning: on two busy cores they took longer
+                than one thread, and half as much CPU again.
         """
         self._threads = threads
         self._models: Any = None
@@ -125,13 +126,20 @@ class OcrEngine:
         return np.empty((0, 4, 2), np.float32) if boxes is None else np.asarray(boxes, np.float32)
 
     def _recognise(self, crops: list[Image]) -> list[tuple[str, float]]:
-        """Text and confidence of each line."""
+        """Text and confidence of each line.
+
+        Line by line: batches of six (the engine's default) cost as much CPU a line, and 0.3 GB more memory.
+        """
         from rapidocr.ch_ppocr_rec import TextRecInput
 
-        if not crops:
-            return []
-        output = self._engine()._load_rec_model()(TextRecInput(img=crops, return_word_box=False))
-        return [(str(text), float(score)) for text, score in zip(output.txts, output.scores, strict=True)]
+        model = self._engine()._load_rec_model()
+
+        def read(crop: Image) -> tuple[str, float]:
+            output = model(TextRecInput(img=[crop], return_word_box=False))
+            return str(output.txts[0]), float(output.scores[0])
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(read, crops))
 
     def _orientation(self, image: Image, boxes: npt.NDArray[np.float32]) -> _Orientation:
         """How far the image must be turned: the longest lines are read, both ways unless the first is convincing."""
@@ -164,8 +172,7 @@ class OcrEngine:
                     "Global.max_side_len": MAX_SIDE,
                     "Det.model_path": str(_bundled(models, "det")),
                     "Rec.model_path": str(_bundled(models, "rec")),
-                    "Rec.rec_batch_num": _RECOGNITION_BATCH,
-                    "EngineConfig.onnxruntime.intra_op_num_threads": self._threads,
+                    "EngineConfig.onnxruntime.intra_op_num_threads": 1,
                     "EngineConfig.onnxruntime.inter_op_num_threads": 1,
                 }
             )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rag_pipeline.query.client import RagClient
-    from rag_pipeline.query.retrieval import RetrievalOptions
+    from rag_pipeline.query.options import RetrievalOptions
     from rag_pipeline.settings import Settings
 
 __all__ = ["RagClient", "RetrievalOptions", "Settings"]
 
 _MODULES = {
     "RagClient": "rag_pipeline.query.client",
-    "RetrievalOptions": "rag_pipeline.query.retrieval",
+    "RetrievalOptions": "rag_pipeline.query.options",
     "Settings": "rag_pipeline.settings",
 }
 

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from rag_pipeline.core.documents import SETTLED, SHORTEST_ID, Document, Status
 from rag_pipeline.query.client import RagClient
-from rag_pipeline.query.retrieval import RetrievalOptions, RetrievalResult
+from rag_pipeline.query.options import RetrievalOptions
+from rag_pipeline.query.results import RetrievalResult
 
 console = Console(highlight=False)
 

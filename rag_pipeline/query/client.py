@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rag_pipeline.adapters.dagster_runs import DagsterRuns
 from rag_pipeline.adapters.postgres.facts import Facts
@@ -15,14 +15,9 @@ from rag_pipeline.core.reconciliation import Reconciled
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
 from rag_pipeline.query.lifecycle import Lifecycle
-from rag_pipeline.query.retrieval import (
-    RetrievalOptions,
-    RetrievalResult,
-    RetrievalRun,
-    StoredChunk,
-    Trace,
-    retrieve,
-)
+from rag_pipeline.query.options import RetrievalOptions
+from rag_pipeline.query.results import RetrievalResult, RetrievalRun
+from rag_pipeline.query.retriever import Retriever
 from rag_pipeline.settings import Settings
 
 FIRST_POLL_SECONDS = 0.2
@@ -51,6 +46,9 @@ class RagClient:
         self._objects: ObjectStore = MinioObjectStore.from_settings(settings)
         self._vectors: VectorIndex = MilvusIndex.from_settings(settings)
         self._embedder: Embedder = create_embedder(settings)
+        self._retriever = Retriever.from_settings(
+            settings, facts=self._facts, index=self._vectors, embedder=self._embedder
+        )
         self._lifecycle = Lifecycle(self._facts, DagsterRuns(settings))
         self._submission = Submission(
             facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
@@ -240,47 +238,29 @@ class RagClient:
         return reconcile(services, repair=repair)
 
     def search(
-        self, kb: str, question: str, *, top_k: int = 5, document_ids: Sequence[str] | None = None
+        self,
+        kb: str,
+        question: str,
+        *,
+        top_k: int = 5,
+        document_ids: Sequence[str] | None = None,
+        filters: Mapping[str, object] | None = None,
     ) -> list[RetrievalResult]:
-        """The best passages for a question; `retrieve` gives the trace as well."""
-        options = RetrievalOptions(top_k=top_k, document_ids=None if document_ids is None else tuple(document_ids))
+        """The best passages for a question; `retrieve` has more options and gives the trace as well."""
+        options = RetrievalOptions(
+            top_k=top_k,
+            document_ids=None if document_ids is None else tuple(document_ids),
+            filters=filters or {},
+        )
         return list(self.retrieve(kb, question, options=options).results)
 
     def retrieve(self, kb: str, question: str, *, options: RetrievalOptions | None = None) -> RetrievalRun:
-        """Dense and BM25 recall, fused by rank, only passages of versions that are live.
-
-        Raises:
-            ResourceNotFoundError: no such knowledge base.
-            ConfigurationError: the collection was filled by another embedder than the settings name.
-            TemporaryError: every recall channel failed.
-        """
-        found = self._facts.knowledge_bases.active(kb)
-        live = self._facts.live_generation()
-        if live is None:
-            return RetrievalRun(results=(), trace=Trace(query=question, notes=("nothing has been indexed yet",)))
-        generation, embedder_key = live
-        if embedder_key != self._embedder.identity.key:
-            raise ConfigurationError(
-                f"the collection was filled by {embedder_key}, the settings say {self._embedder.identity.key}: "
-                "set RAG_EMBEDDER, RAG_EMBEDDING_MODEL and RAG_EMBEDDING_DIMENSIONS to what filled it"
-            )
-
-        def live_chunks(chunk_ids: Sequence[str]) -> Mapping[str, StoredChunk]:
-            rows = self._facts.chunk_rows.live(chunk_ids, kb_id=found.id)
-            return {chunk_id: _stored_chunk(row) for chunk_id, row in rows.items()}
-
-        return retrieve(
-            question,
-            kb_id=found.id,
-            generation=generation,
-            options=options or RetrievalOptions(),
-            index=self._vectors,
-            embedder=self._embedder,
-            live_chunks=live_chunks,
-        )
+        """Results with the trace of how they came about; see `Retriever.retrieve` for the errors."""
+        return self._retriever.retrieve(kb, question, options=options or RetrievalOptions())
 
     def close(self) -> None:
         """Free connections."""
+        self._retriever.close()
         self._embedder.close()
         self._facts.close()
 
@@ -291,25 +271,6 @@ class RagClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _stored_chunk(row: Mapping[str, Any]) -> StoredChunk:
-    return StoredChunk(
-        chunk_id=row["id"],
-        document_id=row["document_id"],
-        kb_id=row["kb_id"],
-        version=row["version"],
-        file_name=row["file_name"],
-        source_path=row["source_path"],
-        text=row["content"],
-        start=row["start_offset"],
-        end=row["end_offset"],
-        parent_id=row["parent_id"],
-        heading_path=tuple(row["heading_path"]),
-        page=row["page"],
-        page_end=row["page_end"],
-        metadata={**row["document_metadata"], **row["locator"]},
-    )
 
 
 def _document_of(given: Document | SubmitResult) -> Document | None:

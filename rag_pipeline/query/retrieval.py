@@ -1,272 +1,278 @@
-"""Finding the passages for a question: dense and BM25 recall, fused by rank, checked against the facts.
+"""Finding the passages for a question, in steps of a fixed order.
 
-The order is scope, recall channels in parallel, reciprocal rank fusion, readiness. A channel that fails is left out and
-noted in the trace. Vectors only find ids; what is shown comes from PostgreSQL, and only of versions that are live.
+scope -> rewrite -> recall (dense and BM25 in parallel) -> reciprocal rank fusion -> readiness -> rerank -> expansion.
+
+Vectors only find ids; what is shown comes from PostgreSQL, and only of versions that are live and documents in scope.
+Every helper that fails is left out and noted in the trace; only when every recall channel fails, or PostgreSQL does, is
+there an error: without the facts nobody knows what may be shown.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Protocol
 
-from rag_pipeline.core.fusion import Fused, reciprocal_rank_fusion
+from rag_pipeline.core.fusion import reciprocal_rank_fusion
 from rag_pipeline.core.parsed_document import clean_text
-from rag_pipeline.core.ports import CollectionGeneration, Embedder, SearchScope, VectorHit, VectorIndex, Vectors
-from rag_pipeline.errors import ConfigurationError, RagPipelineError
+from rag_pipeline.core.passages import StoredChunk
+from rag_pipeline.core.ports import ChatModel, CollectionGeneration, Embedder, Reranker, SearchScope, VectorIndex
+from rag_pipeline.errors import RagPipelineError
+from rag_pipeline.query.expansion import expand
+from rag_pipeline.query.options import CHANNELS, RetrievalOptions
+from rag_pipeline.query.recall import Recall
+from rag_pipeline.query.reranking import reranked
+from rag_pipeline.query.results import (
+    Candidate,
+    Degradation,
+    RetrievalResult,
+    RetrievalRun,
+    Step,
+    StepTrace,
+    Trace,
+    result_of,
+    rounded,
+)
+from rag_pipeline.query.rewriting import rewritten_query
 
 QUERY_CHARACTERS = 4_000
 """Longer questions are cut; embedders read about 512 tokens."""
-MOST_RESULTS = 1_000
-MOST_CANDIDATES = 4_000
+MOST_HITS = 4_000
+"""Hits asked of a channel, at most, when most of what it finds may not be shown."""
 REFILLS = 2
-"""Searches again, each with four times the candidates, when too few hits were of live versions."""
+"""Searches again, each with four times the hits, when too few of them may be shown."""
+PUSHED_DOWN = 1_000
+"""Documents that the vector store is told to search in; more are found by searching all and looking at the hits."""
 
-Mode = Literal["hybrid", "dense", "bm25"]
-CHANNELS: Mapping[Mode, tuple[str, ...]] = {"hybrid": ("dense", "bm25"), "dense": ("dense",), "bm25": ("bm25",)}
 
+class PassageSource(Protocol):
+    """What the steps ask of the facts; `adapters.postgres.passages.Passages` in the product."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalOptions:
-    """How to search. Raises `ConfigurationError` for numbers out of range."""
+    def document_ids(self, *, limit: int | None) -> tuple[str, ...] | None:
+        """Ids of the documents in scope; None if they are more than `limit`."""
 
-    top_k: int = 5
-    """Results wanted, 1 to `MOST_RESULTS`."""
-    candidates: int = 30
-    """Hits asked of each channel, at least `top_k`."""
-    document_ids: tuple[str, ...] | None = None
-    """None: all documents of the knowledge base; empty: nothing."""
-    mode: Mode = "hybrid"
+    def live(self, chunk_ids: Sequence[str]) -> Mapping[str, StoredChunk]:
+        """Those of the chunks that are in scope and of a live version."""
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.top_k <= MOST_RESULTS:
-            raise ConfigurationError(f"top_k={self.top_k}: 1 to {MOST_RESULTS}")
-        if not 1 <= self.candidates <= MOST_CANDIDATES:
-            raise ConfigurationError(f"candidates={self.candidates}: 1 to {MOST_CANDIDATES}")
-        if self.mode not in CHANNELS:
-            raise ConfigurationError(f"mode={self.mode!r}: one of {', '.join(CHANNELS)}")
+    def sections(self, found: Sequence[StoredChunk]) -> Mapping[str, Sequence[StoredChunk]]:
+        """All chunks of the sections of the given chunks, in order, by section id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredChunk:
-    """A chunk of a live version, as the facts have it."""
+class SearchEngine:
+    """What a search works with; the same for every query of a process."""
 
-    chunk_id: str
-    document_id: str
-    kb_id: str
-    version: int
-    file_name: str
-    source_path: str
-    text: str
-    start: int
-    """Character offset in the document's text."""
-    end: int
-    parent_id: str
-    """Id of the section."""
-    heading_path: tuple[str, ...] = ()
-    page: int | None = None
-    page_end: int | None = None
-    metadata: Mapping[str, object] = field(default_factory=dict)
-
-
-LiveChunks = Callable[[Sequence[str]], Mapping[str, StoredChunk]]
-"""The chunks among these ids whose version answers queries now; the others are left out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalResult:
-    """One passage."""
-
-    rank: int
-    """1-based."""
-    score: float
-    """Fused score; comparable within one run only."""
-    chunk_id: str
-    document_id: str
-    kb_id: str
-    version: int
-    file_name: str
-    source_path: str
-    text: str
-    start: int
-    end: int
-    parent_id: str
-    heading_path: tuple[str, ...]
-    page: int | None
-    page_end: int | None
-    channels: Mapping[str, int]
-    """1-based rank in each channel that found it."""
-    metadata: Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelTrace:
-    """What one recall channel did."""
-
-    name: str
-    milliseconds: float
-    """Wall time over all its searches, with embedding the query."""
-    hits: int
-    """Of the last search."""
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """How the results came about."""
-
-    query: str
-    """As it was searched."""
-    channels: tuple[ChannelTrace, ...] = ()
-    candidates: int = 0
-    """Different chunks found."""
-    dropped: int = 0
-    """Candidates whose version is not live."""
-    refills: int = 0
-    milliseconds: float = 0.0
-    notes: tuple[str, ...] = ()
-    """What was left out or cut, for people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalRun:
-    """Results, best first, and how they came about."""
-
-    results: tuple[RetrievalResult, ...]
-    trace: Trace
+    index: VectorIndex
+    embedder: Embedder
+    reranker: Reranker | None = None
+    chat: ChatModel | None = None
+    """For rewriting."""
+    rewrite_timeout_seconds: float = 5.0
 
 
 def retrieve(
     query: str,
     *,
     kb_id: str,
-    index: VectorIndex,
+    engine: SearchEngine,
     generation: CollectionGeneration,
-    embedder: Embedder,
-    live_chunks: LiveChunks,
+    passages: PassageSource,
     options: RetrievalOptions,
+    earlier_questions: Sequence[str] = (),
 ) -> RetrievalRun:
     """Search one knowledge base.
 
     Args:
         query: the question; white space is collapsed, and it is cut to `QUERY_CHARACTERS`.
         kb_id: the only knowledge base that is searched.
-        index: vectors and BM25.
-        generation: the collection that answers queries; `embedder` is the one it was filled by.
-        embedder: for the dense channel.
-        live_chunks: see `LiveChunks`; called once per search.
+        engine: index, embedder and helpers.
+        generation: the collection that answers queries; the embedder is the one it was filled by.
+        passages: the facts, for this knowledge base and these options' scope.
         options: how to search.
+        earlier_questions: of the same conversation, oldest first, for rewriting.
 
     Raises:
-        RagPipelineError: every channel failed (the error of the first one), or `live_chunks` failed.
+        RagPipelineError: every channel failed (the error of the first one), or `passages` failed.
     """
-    began = time.perf_counter()
     text, notes = _clean_query(query)
-    if not text or options.document_ids == ():
-        notes += ["no document to search" if text else "the query is empty"]
-        return RetrievalRun(results=(), trace=Trace(query=text, notes=tuple(notes)))
-    scope = SearchScope(kb_id=kb_id, document_ids=options.document_ids)
-    recall = _Recall(text, CHANNELS[options.mode], scope=scope, index=index, generation=generation, embedder=embedder)
-    limit = max(options.candidates, options.top_k)
-    refills = 0
-    while True:
-        fused = reciprocal_rank_fusion(recall.search(limit))
-        live = live_chunks([entry.id for entry in fused]) if fused else {}
-        kept = [entry for entry in fused if entry.id in live and live[entry.id].kb_id == kb_id]
-        dropped = len(fused) - len(kept)
-        # An exhausted search is repeated once all the same: a version may have gone live since it began.
-        if len(kept) >= options.top_k or not dropped or refills >= (1 if recall.is_exhausted(limit) else REFILLS):
-            break
-        refills += 1
-        limit = min(4 * limit, MOST_CANDIDATES)
-    return RetrievalRun(
-        results=tuple(
-            _result(rank, entry, live[entry.id]) for rank, entry in enumerate(kept[: options.top_k], start=1)
-        ),
-        trace=Trace(
-            query=text,
-            channels=tuple(recall.traces()),
-            candidates=len(fused),
-            dropped=dropped,
-            refills=refills,
-            milliseconds=_milliseconds_since(began),
-            notes=(*notes, *recall.notes()),
-        ),
-    )
+    run = _Run(text, kb_id=kb_id, engine=engine, generation=generation, passages=passages, options=options)
+    run.notes += notes
+    if not text or options.scope.is_nothing:
+        run.notes.append("no document to search" if text else "the query is empty")
+        return run.finished(())
+    return run.finished(run.search(earlier_questions))
 
 
-class _Recall:
-    """The channels of one query. A channel that failed is not asked again; what it found before stays."""
+@dataclass(slots=True)
+class _Run:
+    """One query on its way through the steps."""
 
-    def __init__(
-        self,
-        query: str,
-        channels: Sequence[str],
-        *,
-        scope: SearchScope,
-        index: VectorIndex,
-        generation: CollectionGeneration,
-        embedder: Embedder,
-    ) -> None:
-        self._query = query
-        self._scope = scope
-        self._index = index
-        self._generation = generation
-        self._embedder = embedder
-        self._channels = channels
-        self._vectors: Vectors | None = None
-        self._milliseconds = dict.fromkeys(channels, 0.0)
-        self._found: dict[str, list[str]] = {}
-        self._errors: dict[str, RagPipelineError] = {}
+    query: str
+    kb_id: str = field(kw_only=True)
+    engine: SearchEngine = field(kw_only=True)
+    generation: CollectionGeneration = field(kw_only=True)
+    passages: PassageSource = field(kw_only=True)
+    options: RetrievalOptions = field(kw_only=True)
+    began: float = field(default_factory=time.perf_counter)
+    notes: list[str] = field(default_factory=list)
+    degradations: list[Degradation] = field(default_factory=list)
+    steps: dict[Step, StepTrace] = field(default_factory=dict)
+    variants: list[str] = field(default_factory=list)
+    recall: Recall | None = None
+    candidates: int = 0
+    dropped: int = 0
+    refills: int = 0
+    is_reranked: bool = False
 
-    def search(self, limit: int) -> dict[str, list[str]]:
-        """Chunk ids by channel, best first. Raises the first channel's error when no channel ever found anything."""
-        working = [channel for channel in self._channels if channel not in self._errors]
-        with ThreadPoolExecutor(max_workers=len(self._channels)) as pool:
-            for _ in pool.map(lambda channel: self._ask(channel, limit), working):
-                pass
-        if not self._found:
-            raise self._errors[self._channels[0]]
-        return {channel: self._found[channel] for channel in self._channels if channel in self._found}
+    def search(self, earlier_questions: Sequence[str]) -> tuple[RetrievalResult, ...]:
+        """The steps in their order."""
+        document_ids = self._scope()
+        if document_ids == ():
+            self.notes.append("no document to search")
+            return ()
+        self.variants = [self.query, *self._rewritten(earlier_questions)]
+        with Recall(
+            self.variants,
+            CHANNELS[self.options.mode],
+            scope=SearchScope(kb_id=self.kb_id, document_ids=document_ids),
+            index=self.engine.index,
+            generation=self.generation,
+            embedder=self.engine.embedder,
+        ) as recall:
+            self.recall = recall
+            candidates = self._usable(recall, is_pushed_down=document_ids is not None)
+        return self._results(self._reranked(candidates[: self.options.width]))
 
-    def is_exhausted(self, limit: int) -> bool:
-        """Whether the last search, for `limit` hits per channel, found all there is."""
-        return all(len(found) < limit for channel, found in self._found.items() if channel not in self._errors)
+    def finished(self, results: tuple[RetrievalResult, ...]) -> RetrievalRun:
+        """The results with the trace."""
+        recall = self.recall
+        return RetrievalRun(
+            results=results,
+            trace=Trace(
+                query=self.query,
+                variants=tuple(self.variants),
+                channels=tuple(recall.traces()) if recall else (),
+                steps=tuple(self.steps.values()),
+                candidates=self.candidates,
+                dropped=self.dropped,
+                refills=self.refills,
+                is_reranked=self.is_reranked,
+                milliseconds=rounded((time.perf_counter() - self.began) * 1000.0),
+                degradations=(*self.degradations, *(recall.degradations() if recall else ())),
+                notes=tuple(self.notes),
+            ),
+        )
 
-    def traces(self) -> Iterator[ChannelTrace]:
-        """One per channel."""
-        for channel in self._channels:
-            error = self._errors.get(channel)
-            yield ChannelTrace(
-                name=channel,
-                milliseconds=self._milliseconds[channel],
-                hits=len(self._found.get(channel, ())),
-                error=None if error is None else f"{error.code}: {error}",
+    def _scope(self) -> tuple[str, ...] | None:
+        """The documents that the index is told to search in; None if all, or too many to tell."""
+        if self.options.scope.is_everything:
+            return None
+        with self._timed("scope") as count:
+            found = self.passages.document_ids(limit=PUSHED_DOWN)
+            count(len(found or ()))
+        return found
+
+    def _rewritten(self, earlier_questions: Sequence[str]) -> tuple[str, ...]:
+        """The rewritten form of the query, if there is to be one and the model gives one."""
+        if not self.options.rewrite:
+            return ()
+        if self.engine.chat is None:
+            self.notes.append("not rewritten: RAG_CHAT_URL is not set")
+            return ()
+        variant = None
+        with self._timed("rewrite") as count, self._degrading("rewrite"):
+            variant = rewritten_query(
+                self.query,
+                chat=self.engine.chat,
+                timeout_seconds=self.engine.rewrite_timeout_seconds,
+                earlier_questions=earlier_questions,
             )
+            count(1 if variant is None else 2)
+        return () if variant is None else (variant,)
 
-    def notes(self) -> Iterator[str]:
-        """Which channels the results lack."""
-        for channel in self._channels:
-            if channel in self._errors:
-                yield f"{channel} search failed: {self._errors[channel].code}"
+    def _usable(self, recall: Recall, *, is_pushed_down: bool) -> list[Candidate]:
+        """Recall and readiness, again with more hits while too few of them may be shown."""
+        limit = self.options.width
+        has_told_all = is_pushed_down or self.options.scope.is_everything
+        while True:
+            with self._timed("recall") as count:
+                fused = reciprocal_rank_fusion(recall.search(limit))
+                count(len(fused))
+            with self._timed("readiness") as count:
+                live = self.passages.live([entry.id for entry in fused]) if fused else {}
+                usable = [
+                    Candidate(chunk=live[entry.id], score=entry.score, channels=entry.ranks)
+                    for entry in fused
+                    if entry.id in live and live[entry.id].kb_id == self.kb_id
+                ]
+                count(len(usable))
+            self.candidates, self.dropped = len(fused), len(fused) - len(usable)
+            if len(usable) >= self.options.top_k or not self.dropped:
+                return usable
+            # An exhausted search is repeated once all the same: a version may have gone live since it began.
+            if self.refills < (1 if recall.is_exhausted(limit) else REFILLS):
+                limit = min(4 * limit, MOST_HITS)
+            elif not has_told_all and not recall.is_exhausted(limit):
+                # Few of very many hits are in scope: name all documents, however slow that is.
+                recall.restrict(SearchScope(kb_id=self.kb_id, document_ids=self.passages.document_ids(limit=None)))
+                has_told_all = True
+                limit = self.options.width
+            else:
+                return usable
+            self.refills += 1
 
-    def _ask(self, channel: str, limit: int) -> None:
+    def _reranked(self, candidates: list[Candidate]) -> list[Candidate]:
+        reranker = self.engine.reranker
+        if self.options.rerank and reranker is None:
+            self.notes.append("not reranked: RAG_RERANK_URL is not set")
+        if reranker is None or self.options.rerank is False or not candidates:
+            return candidates
+        with self._timed("rerank") as count, self._degrading("rerank"):
+            candidates = reranked(self.query, candidates, reranker)
+            count(len(candidates))
+            self.is_reranked = True
+        return candidates
+
+    def _results(self, candidates: list[Candidate]) -> tuple[RetrievalResult, ...]:
+        top_k = self.options.top_k
+        if self.options.expand and candidates:
+            with self._timed("expansion") as count, self._degrading("expansion"):
+                # Some candidates merge into the passages of others, so more than `top_k` may be needed.
+                sections = self.passages.sections([each.chunk for each in candidates[: 2 * top_k]])
+                expanded = expand(candidates, sections, top_k=top_k, characters=self.options.expanded_characters)
+                count(len(expanded))
+                return expanded
+        return tuple(result_of(rank, candidate) for rank, candidate in enumerate(candidates[:top_k], start=1))
+
+    @contextmanager
+    def _degrading(self, step: Step) -> Iterator[None]:
+        """Note the failure of a helper and go on. Cancellation and bugs are no errors of ours: they pass through."""
+        try:
+            yield
+        except RagPipelineError as error:
+            self.degradations.append(Degradation(step=step, code=error.code, message=str(error)))
+
+    @contextmanager
+    def _timed(self, step: Step) -> Iterator["_Count"]:
+        """Time a step and count what comes out of it; a step done again adds up its time."""
+        count = _Count()
         began = time.perf_counter()
         try:
-            hits = self._dense(limit) if channel == "dense" else self._bm25(limit)
-        except RagPipelineError as error:
-            self._errors[channel] = error
-        else:
-            self._found[channel] = [hit.chunk_id for hit in hits]
-        self._milliseconds[channel] += _milliseconds_since(began)
+            yield count
+        finally:
+            spent = (time.perf_counter() - began) * 1000.0
+            earlier = self.steps[step].milliseconds if step in self.steps else 0.0
+            self.steps[step] = StepTrace(name=step, milliseconds=rounded(earlier + spent), count=count.value)
 
-    def _dense(self, limit: int) -> list[VectorHit]:
-        if self._vectors is None:
-            self._vectors = self._embedder.embed_queries([self._query])
-        return self._index.search_dense(self._generation, self._vectors[0], scope=self._scope, limit=limit)
 
-    def _bm25(self, limit: int) -> list[VectorHit]:
-        return self._index.search_text(self._generation, self._query, scope=self._scope, limit=limit)
+class _Count:
+    """What a step tells about its outcome."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __call__(self, value: int) -> None:
+        self.value = value
 
 
 def _clean_query(query: str) -> tuple[str, list[str]]:
@@ -275,29 +281,3 @@ def _clean_query(query: str) -> tuple[str, list[str]]:
     if len(text) <= QUERY_CHARACTERS:
         return text, []
     return text[:QUERY_CHARACTERS], [f"the query has {len(text)} characters; the first {QUERY_CHARACTERS} are used"]
-
-
-def _result(rank: int, entry: Fused, chunk: StoredChunk) -> RetrievalResult:
-    return RetrievalResult(
-        rank=rank,
-        score=entry.score,
-        chunk_id=chunk.chunk_id,
-        document_id=chunk.document_id,
-        kb_id=chunk.kb_id,
-        version=chunk.version,
-        file_name=chunk.file_name,
-        source_path=chunk.source_path,
-        text=chunk.text,
-        start=chunk.start,
-        end=chunk.end,
-        parent_id=chunk.parent_id,
-        heading_path=chunk.heading_path,
-        page=chunk.page,
-        page_end=chunk.page_end,
-        channels=entry.ranks,
-        metadata=chunk.metadata,
-    )
-
-
-def _milliseconds_since(began: float) -> float:
-    return (time.perf_counter() - began) * 1000.0

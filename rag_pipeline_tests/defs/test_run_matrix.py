@@ -13,7 +13,8 @@ import pytest
 from rag_pipeline.core.documents import Document, Stage, Status
 from rag_pipeline.local.dagster import dagster_environment
 from rag_pipeline.query.client import RagClient
-from rag_pipeline.query.retrieval import RetrievalOptions, RetrievalResult
+from rag_pipeline.query.options import RetrievalOptions
+from rag_pipeline.query.results import RetrievalResult
 from rag_pipeline_tests import files
 from rag_pipeline_tests.defs.system import LAUNCH, System, materialize_mutation, wait_until
 from rag_pipeline_tests.embedding_server import POISON

@@ -1,142 +1,16 @@
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-import numpy as np
 import pytest
+import sqlalchemy as sa
 
-from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 from rag_pipeline.adapters.milvus import MilvusIndex
-from rag_pipeline.core.ports import CollectionGeneration, SearchScope, VectorHit, VectorRow
-from rag_pipeline.errors import (
-    ConfigurationError,
-    EmbeddingUnavailableError,
-    FactsUnavailableError,
-    VectorStoreUnavailableError,
-)
-from rag_pipeline.query.retrieval import (
-    QUERY_CHARACTERS,
-    LiveChunks,
-    RetrievalOptions,
-    RetrievalRun,
-    StoredChunk,
-    retrieve,
-)
-from rag_pipeline.settings import Settings
-from rag_pipeline_tests.embedding_server import Answer, EmbeddingServer, unit_vector
-
-DIMENSIONS = 16
-
-
-@dataclass(kw_only=True)
-class Corpus:
-    """A filled collection, and the facts about it that a test may change."""
-
-    index: MilvusIndex
-    generation: CollectionGeneration
-    server: EmbeddingServer
-    embedder: OpenAICompatibleEmbedder
-    live: dict[str, StoredChunk] = field(default_factory=dict)
-    asked: list[list[str]] = field(default_factory=list)
-
-    def add(
-        self,
-        text: str,
-        *,
-        document_id: str = "doc",
-        version: int = 1,
-        kb_id: str = "kb",
-        number: int | None = None,
-        live: bool = True,
-        near: str | None = None,
-    ) -> str:
-        """Store a passage; its vector is that of the text `near` (its own by default)."""
-        place = len(self.live) if number is None else number
-        chunk_id = f"{document_id}_{version}_{place}"
-        row = VectorRow(
-            chunk_id=chunk_id,
-            kb_id=kb_id,
-            document_id=document_id,
-            version=version,
-            chunk_index=place,
-            content=text,
-            dense=unit_vector(near or text, DIMENSIONS),
-        )
-        self.index.upsert(self.generation, [row])
-        if live:
-            self.live[chunk_id] = StoredChunk(
-                chunk_id=chunk_id,
-                document_id=document_id,
-                kb_id=kb_id,
-                version=version,
-                file_name="a.pdf",
-                source_path="docs/a.pdf",
-                text=text,
-                start=10,
-                end=10 + len(text),
-                parent_id=f"{document_id}_{version}_s0",
-                heading_path=("Title", "Section"),
-                page=2,
-                page_end=3,
-                metadata={"lang": "en"},
-            )
-        return chunk_id
-
-    def live_chunks(self, chunk_ids: Sequence[str]) -> Mapping[str, StoredChunk]:
-        self.asked.append(list(chunk_ids))
-        return {chunk_id: self.live[chunk_id] for chunk_id in chunk_ids if chunk_id in self.live}
-
-    def retrieve(
-        self,
-        query: str,
-        *,
-        options: RetrievalOptions | None = None,
-        kb_id: str = "kb",
-        index: MilvusIndex | None = None,
-        live_chunks: LiveChunks | None = None,
-    ) -> RetrievalRun:
-        return retrieve(
-            query,
-            kb_id=kb_id,
-            index=index or self.index,
-            generation=self.generation,
-            embedder=self.embedder,
-            live_chunks=live_chunks or self.live_chunks,
-            options=options or RetrievalOptions(),
-        )
-
-
-@pytest.fixture
-def corpus(servers: Settings) -> Iterator[Corpus]:
-    generation = CollectionGeneration(
-        collection=f"retrieval_{uuid.uuid4().hex[:12]}", dimensions=DIMENSIONS, analyzer="standard"
-    )
-    index = MilvusIndex.from_settings(servers)
-    index.ensure(generation)
-    with EmbeddingServer(dimensions=DIMENSIONS) as server:
-        embedder = OpenAICompatibleEmbedder(url=server.url, model="test", dimensions=DIMENSIONS)
-        yield Corpus(index=index, generation=generation, server=server, embedder=embedder)
-        embedder.close()
-    index.drop(generation)
-    index.close()
-
-
-class BrokenTextSearch(MilvusIndex):
-    """A server whose BM25 search fails, from the call number `after` on, while the rest works."""
-
-    after = 0
-
-    def search_text(
-        self, generation: CollectionGeneration, query: str, *, scope: SearchScope, limit: int
-    ) -> list[VectorHit]:
-        self.after -= 1
-        if self.after < 0:
-            raise VectorStoreUnavailableError("from the test")
-        return super().search_text(generation, query, scope=scope, limit=limit)
-
-
-def ids(run: RetrievalRun) -> list[str]:
-    return [result.chunk_id for result in run.results]
+from rag_pipeline.adapters.postgres.schema import documents
+from rag_pipeline.core.ports import VectorHit
+from rag_pipeline.errors import ConfigurationError
+from rag_pipeline.query import retrieval
+from rag_pipeline.query.options import RetrievalOptions
+from rag_pipeline.query.retrieval import QUERY_CHARACTERS
+from rag_pipeline_tests.query.corpus import Corpus, ids
 
 
 def test_a_passage_that_both_channels_find_comes_first(corpus: Corpus) -> None:
@@ -161,12 +35,16 @@ def test_a_passage_that_both_channels_find_comes_first(corpus: Corpus) -> None:
 
 
 def test_a_result_carries_what_the_facts_say(corpus: Corpus) -> None:
-    chunk_id = corpus.add("annual report")
+    chunk_id = corpus.add("annual report", metadata={"lang": "en"}, locator={"sheet": "A"})
     (result,) = corpus.retrieve("annual report").results
-    stored = corpus.live[chunk_id]
-    for name in StoredChunk.__slots__:
-        assert getattr(result, name) == getattr(stored, name)
+    assert (result.chunk_id, result.document_id, result.kb_id, result.version) == (chunk_id, "doc", "kb", 1)
+    assert (result.file_name, result.source_path) == ("doc.pdf", "docs/doc.pdf")
+    assert (result.text, result.start, result.end) == ("annual report", 10, 23)
+    assert (result.parent_id, result.heading_path) == ("doc_1_s0", ("Title", "Section"))
+    assert (result.page, result.page_end) == (2, 3)
+    assert result.metadata == {"lang": "en", "sheet": "A"}
     assert result.channels == {"dense": 1, "bm25": 1}
+    assert (result.matches, result.is_expanded, result.rerank_score) == ((chunk_id,), False, None)
 
 
 @pytest.mark.parametrize(("mode", "other"), [("dense", "bm25"), ("bm25", "dense")])
@@ -199,11 +77,13 @@ def test_an_empty_document_list_asks_nobody(corpus: Corpus) -> None:
     assert corpus.asked == []
 
 
-def test_facts_that_belong_to_another_knowledge_base_are_not_shown(corpus: Corpus) -> None:
-    chunk_id = corpus.add("annual report")
-    other = corpus.add("annual report", kb_id="other", document_id="x", number=0)
-    corpus.live[chunk_id] = corpus.live[other]
-    assert corpus.retrieve("annual report").results == ()
+def test_a_row_of_the_index_under_a_wrong_knowledge_base_is_not_shown(corpus: Corpus) -> None:
+    chunk_id = corpus.add("annual report", document_id="x", kb_id="other")
+    with corpus.facts.engine.begin() as connection:
+        corpus.add("something else", document_id="y")
+        connection.execute(sa.update(documents).where(documents.c.id == "x").values(kb_id="kb"))
+    assert corpus.retrieve("annual report", kb_id="other").results == ()
+    assert chunk_id not in ids(corpus.retrieve("annual report"))
 
 
 @pytest.mark.parametrize("query", ["", " \n\t", "\0"], ids=repr)
@@ -256,70 +136,14 @@ def test_refills_end_when_nothing_is_live(corpus: Corpus) -> None:
 def test_a_version_that_goes_live_during_the_search_is_found(corpus: Corpus) -> None:
     corpus.add("annual report", version=1, number=0)
 
-    def flip_first(chunk_ids: Sequence[str]) -> Mapping[str, StoredChunk]:
-        if not corpus.asked:
-            corpus.live.clear()
+    def flip_first(looks: int) -> None:
+        if not looks:
             corpus.add("annual report, revised", version=2, number=0)
-        return corpus.live_chunks(chunk_ids)
 
-    run = corpus.retrieve("annual report", live_chunks=flip_first)
+    corpus.before_live = flip_first  # type: ignore[method-assign]
+    run = corpus.retrieve("annual report")
     assert ids(run) == ["doc_2_0"]
     assert run.trace.refills == 1
-
-
-def test_without_the_embedder_the_words_still_find(corpus: Corpus) -> None:
-    chunk_id = corpus.add("annual report")
-    corpus.server.script(*[Answer(status=500)] * 3)
-    run = corpus.retrieve("annual report")
-    assert ids(run) == [chunk_id]
-    assert run.results[0].channels == {"bm25": 1}
-    assert run.trace.notes == ("dense search failed: embedding_unavailable",)
-    dense = next(trace for trace in run.trace.channels if trace.name == "dense")
-    assert dense.error is not None
-    assert "HTTP 500" in dense.error
-
-
-def test_without_the_words_the_vectors_still_find(corpus: Corpus, servers: Settings) -> None:
-    chunk_id = corpus.add("annual report")
-    index = BrokenTextSearch.from_settings(servers)
-    run = corpus.retrieve("annual report", index=index)
-    assert ids(run) == [chunk_id]
-    assert run.trace.notes == ("bm25 search failed: vector_store_unavailable",)
-    index.close()
-
-
-def test_a_channel_that_fails_in_a_refill_keeps_what_it_found(corpus: Corpus, servers: Settings) -> None:
-    words = corpus.add("annual report", near="unrelated", number=0)
-    for number in range(1, 40):
-        corpus.add("other", document_id="old", near="annual report", number=number, live=False)
-    index = BrokenTextSearch.from_settings(servers)
-    assert isinstance(index, BrokenTextSearch)
-    index.after = 1
-    run = corpus.retrieve("annual report", index=index, options=RetrievalOptions(top_k=2, candidates=5))
-    assert ids(run) == [words]
-    assert run.trace.refills == 2
-    assert run.trace.notes == ("bm25 search failed: vector_store_unavailable",)
-    index.close()
-
-
-def test_when_every_channel_fails_the_first_error_is_raised(corpus: Corpus, servers: Settings) -> None:
-    corpus.server.script(*[Answer(status=500)] * 3)
-    index = BrokenTextSearch.from_settings(servers)
-    with pytest.raises(EmbeddingUnavailableError, match="HTTP 500"):
-        corpus.retrieve("annual report", index=index)
-    with pytest.raises(VectorStoreUnavailableError):
-        corpus.retrieve("annual report", index=index, options=RetrievalOptions(mode="bm25"))
-    index.close()
-
-
-def test_without_the_facts_nothing_is_shown(corpus: Corpus) -> None:
-    corpus.add("annual report")
-
-    def fail(_: Sequence[str]) -> Mapping[str, StoredChunk]:
-        raise FactsUnavailableError("from the test")
-
-    with pytest.raises(FactsUnavailableError):
-        corpus.retrieve("annual report", live_chunks=fail)
 
 
 def test_an_error_that_is_a_bug_is_not_taken_for_a_failed_channel(corpus: Corpus) -> None:
@@ -329,19 +153,23 @@ def test_an_error_that_is_a_bug_is_not_taken_for_a_failed_channel(corpus: Corpus
 
     corpus.add("annual report")
     with pytest.raises(KeyError):
-        corpus.retrieve("annual report", index=Buggy(uri="http://127.0.0.1:9"))
+        corpus.retrieve("annual report", engine=corpus.with_index(Buggy(uri="http://127.0.0.1:9")))
 
 
 INVALID: list[Callable[[], RetrievalOptions]] = [
     lambda: RetrievalOptions(top_k=0),
-    lambda: RetrievalOptions(top_k=1_001),
+    lambda: RetrievalOptions(top_k=101),
     lambda: RetrievalOptions(candidates=0),
-    lambda: RetrievalOptions(candidates=4_001),
+    lambda: RetrievalOptions(candidates=101),
     lambda: RetrievalOptions(mode="sparse"),  # type: ignore[arg-type]
+    lambda: RetrievalOptions(document_ids="doc"),  # type: ignore[arg-type]
+    lambda: RetrievalOptions(principals="alice"),  # type: ignore[arg-type]
+    lambda: RetrievalOptions(filters={"lang": {"like": "e%"}}),
+    lambda: RetrievalOptions(expanded_characters=0),
 ]
 
 
-@pytest.mark.parametrize("make", INVALID, ids=["top_k 0", "top_k 1001", "candidates 0", "candidates 4001", "mode"])
+@pytest.mark.parametrize("make", INVALID, ids=range(len(INVALID)))
 def test_options_out_of_range_are_refused(make: Callable[[], RetrievalOptions]) -> None:
     with pytest.raises(ConfigurationError):
         make()
@@ -352,4 +180,75 @@ def test_more_results_than_candidates_are_possible(corpus: Corpus) -> None:
         corpus.add(f"annual report {number}", number=number)
     run = corpus.retrieve("annual report", options=RetrievalOptions(top_k=12, candidates=3))
     assert len(run.results) == 12
-    assert np.unique([result.chunk_id for result in run.results]).size == 12
+    assert len(set(ids(run))) == 12
+
+
+def test_documents_in_scope_are_pushed_down_to_both_channels(corpus: Corpus) -> None:
+    english = corpus.add("annual report", document_id="a", metadata={"lang": "en"})
+    corpus.add("annual report", document_id="b", metadata={"lang": "de"})
+    for mode in ("dense", "bm25", "hybrid"):
+        options = RetrievalOptions(filters={"lang": "en"}, mode=mode)
+        assert ids(corpus.retrieve("annual report", options=options)) == [english]
+    assert {scope.document_ids for scope in corpus.index.scopes} == {("a",)}
+    nobody = RetrievalOptions(filters={"lang": "fr"})
+    assert corpus.retrieve("annual report", options=nobody).trace.notes == ("no document to search",)
+
+
+def test_many_documents_in_scope_are_told_apart_at_the_hits(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "PUSHED_DOWN", 2)
+    wanted = [corpus.add("annual report", document_id=f"a{number}", metadata={"lang": "en"}) for number in range(3)]
+    corpus.add("annual report", document_id="b", metadata={"lang": "de"})
+    run = corpus.retrieve("annual report", options=RetrievalOptions(filters={"lang": "en"}, top_k=3))
+    assert sorted(ids(run)) == wanted
+    assert {scope.document_ids for scope in corpus.index.scopes} == {None}
+    assert run.trace.dropped == 1
+
+
+def test_few_of_very_many_hits_in_scope_are_found_in_the_end(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "PUSHED_DOWN", 2)
+    monkeypatch.setattr(retrieval, "MOST_HITS", 20)
+    for number in range(40):
+        corpus.add("annual report", document_id="b", number=number, metadata={"lang": "de"})
+    wanted = [
+        corpus.add("annual report of another year", document_id=f"a{number}", near="other", metadata={"lang": "en"})
+        for number in range(3)
+    ]
+    run = corpus.retrieve("annual report", options=RetrievalOptions(filters={"lang": "en"}, top_k=3, candidates=5))
+    assert sorted(ids(run)) == wanted
+    assert corpus.index.scopes[-1].document_ids == ("a0", "a1", "a2")
+
+
+def test_principals_see_what_they_may(corpus: Corpus) -> None:
+    public = corpus.add("annual report", document_id="a")
+    secret = corpus.add("annual report", document_id="b", metadata={"allowed_to": ["alice"]})
+    assert ids(corpus.retrieve("annual report", options=RetrievalOptions(principals=("bob",)))) == [public]
+    assert ids(corpus.retrieve("annual report", options=RetrievalOptions(principals=("bob", "alice")))) == [
+        public,
+        secret,
+    ]
+    with corpus.facts.engine.begin() as connection:
+        connection.execute(sa.update(documents).where(documents.c.id == "b").values(metadata={"allowed_to": []}))
+    assert ids(corpus.retrieve("annual report", options=RetrievalOptions(principals=("alice",)))) == [public]
+
+
+def test_ten_thousand_documents_in_the_list(corpus: Corpus) -> None:
+    wanted = corpus.add("annual report", document_id="a")
+    corpus.add("annual report", document_id="b")
+    many = RetrievalOptions(document_ids=("a", *(f"{number:032x}" for number in range(10_000))))
+    assert ids(corpus.retrieve("annual report", options=many)) == [wanted]
+
+
+def test_the_trace_has_the_steps_in_order_with_rounded_times(corpus: Corpus) -> None:
+    corpus.add("annual report", metadata={"lang": "en"})
+    options = RetrievalOptions(filters={"lang": "en"}, expand=True)
+    trace = corpus.retrieve("annual report", options=options).trace
+    assert [(step.name, step.count) for step in trace.steps] == [
+        ("scope", 1),
+        ("recall", 1),
+        ("readiness", 1),
+        ("expansion", 1),
+    ]
+    times = [trace.milliseconds, *(step.milliseconds for step in trace.steps)]
+    times += [channel.milliseconds for channel in trace.channels]
+    assert [round(each, 1) for each in times] == times
+    assert trace.variants == ("annual report",)

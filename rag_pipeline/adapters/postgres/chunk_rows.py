@@ -1,17 +1,18 @@
-"""Rows of chunks, images and paid embeddings. Rows of a version are upserted by id and the tail is trimmed by id."""
+"""Rows of chunks, images and paid embeddings, as the stages write them; queries read them in `passages`.
+
+Rows of a version are upserted by id and the tail is trimmed by id.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.json_rows import to_json
-from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases, paid_embeddings
+from rag_pipeline.adapters.postgres.schema import chunks, images, paid_embeddings
 from rag_pipeline.core.chunk import Chunk, chunk_id, parent_id
-from rag_pipeline.core.documents import Status
 from rag_pipeline.core.work import WorkItem
 
 
@@ -87,29 +88,6 @@ class ChunkRows:
                 connection.execute(
                     sa.delete(table).where(table.c.document_id == document_id, table.c.version == version)
                 )
-
-    def live(self, chunk_ids: Sequence[str], *, kb_id: str) -> dict[str, dict[str, Any]]:
-        """Rows of those chunks whose version answers queries now, with file facts; others are left out."""
-        statement = (
-            sa.select(
-                chunks,
-                documents.c.kb_id,
-                documents.c.file_name,
-                documents.c.source_path,
-                documents.c.metadata.label("document_metadata"),
-            )
-            .join(documents, documents.c.id == chunks.c.document_id)
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(
-                chunks.c.id.in_(chunk_ids),
-                documents.c.kb_id == kb_id,
-                documents.c.live_version == chunks.c.version,
-                documents.c.status != Status.DELETING,
-                knowledge_bases.c.status == "ACTIVE",
-            )
-        )
-        with transaction(self._engine) as connection:
-            return {row["id"]: dict(row) for row in connection.execute(statement).mappings()}
 
     def upsert_images(self, item: WorkItem, rows: Sequence[ImageRow]) -> None:
         """Make the image rows of a version exactly these."""

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -6,12 +5,12 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.chunk_rows import ImageRow, PaidVector, content_hash
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import chunks, images, knowledge_bases, paid_embeddings
-from rag_pipeline.core.chunk import Chunk, PageRegion, chunk_id
-from rag_pipeline.core.documents import Document, KnowledgeBase, Status
+from rag_pipeline.adapters.postgres.schema import chunks, images, paid_embeddings
+from rag_pipeline.core.chunk import PageRegion, chunk_id
+from rag_pipeline.core.documents import KnowledgeBase
 from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.work import WorkItem
-from rag_pipeline_tests.adapters.postgres.rows import items, make_ready, register, set_status
+from rag_pipeline_tests.adapters.postgres.rows import chunk, items, make_ready, register
 
 ODD_TEXTS = [
     pytest.param('it\'s "quoted" and `ticked`', id="quotes"),
@@ -22,26 +21,6 @@ ODD_TEXTS = [
     pytest.param("年度报告，终稿。\t\r\n", id="chinese and white space"),
     pytest.param("'; DROP TABLE chunks; --", id="sql"),
 ]
-
-
-def chunk(index: int, text: str = "text") -> Chunk:
-    return Chunk(
-        index=index,
-        text=text,
-        start=index * 10,
-        end=index * 10 + len(text),
-        tokens=3,
-        heading_path=("Chapter 1", text),
-        section=index // 2,
-        page=1,
-        page_end=2,
-        regions=(
-            PageRegion(page=1, bbox=BoundingBox(left=1.5, top=2, right=3, bottom=4)),
-            PageRegion(page=2),
-        ),
-        block_types=("paragraph",),
-        metadata={"sheet": text},
-    )
 
 
 def image(position: int, *, page: int | None = 1, id: str | None = None) -> ImageRow:
@@ -75,7 +54,8 @@ def test_texts_come_back_as_they_were(facts: Facts, kb: KnowledgeBase, text: str
     document = make_ready(facts, register(facts, kb, "a.txt"))
     (item,) = items(facts, document)
     facts.chunk_rows.upsert([(item, [chunk(0, text)])])
-    row = facts.chunk_rows.live([chunk_id(item.document_id, 1, 0)], kb_id=kb.id)[chunk_id(item.document_id, 1, 0)]
+    with facts.engine.connect() as connection:
+        row = connection.execute(sa.select(chunks)).mappings().one()
     assert row["content"] == text
     assert row["heading_path"] == ["Chapter 1", text]
     assert row["content_hash"] == content_hash(text)
@@ -86,7 +66,6 @@ def test_texts_come_back_as_they_were(facts: Facts, kb: KnowledgeBase, text: str
     }
     assert (row["page"], row["page_end"], row["start_offset"], row["tokens"]) == (1, 2, 0, 3)
     assert row["parent_id"] == f"{item.document_id}_1_s0"
-    assert (row["file_name"], row["source_path"], row["document_metadata"]) == ("a.txt", "a.txt", {})
 
 
 def test_what_postgres_cannot_store_does_not_stop_the_other_documents(facts: Facts, kb: KnowledgeBase) -> None:
@@ -126,60 +105,6 @@ def test_no_chunks_at_all_empty_the_version(facts: Facts, kb: KnowledgeBase) -> 
     facts.chunk_rows.upsert([(item, [])])
     assert facts.chunk_rows.counts([item]) == {}
     facts.chunk_rows.upsert([])
-
-
-def live_ids(facts: Facts, kb: KnowledgeBase, wanted: Sequence[str]) -> set[str]:
-    return set(facts.chunk_rows.live(wanted, kb_id=kb.id))
-
-
-@pytest.fixture
-def served(facts: Facts, kb: KnowledgeBase) -> Document:
-    """A document whose version 1 is live and whose version 2 is being built; one chunk each."""
-    document = make_ready(facts, register(facts, kb, "a.txt", "one"))
-    facts.chunk_rows.upsert([(items(facts, document)[0], [chunk(0)])])
-    register(facts, kb, "a.txt", "two")
-    facts.chunk_rows.upsert([(items(facts, document)[0], [chunk(0)])])
-    return document
-
-
-def test_only_the_live_version_is_found(facts: Facts, kb: KnowledgeBase, served: Document) -> None:
-    both = [chunk_id(served.id, version, 0) for version in (1, 2)]
-    assert live_ids(facts, kb, both) == {both[0]}
-    make_ready(facts, served)
-    assert live_ids(facts, kb, both) == {both[1]}
-
-
-@pytest.mark.parametrize(
-    ("status", "is_found"),
-    [
-        pytest.param(status, status is not Status.DELETING, id=status.value)
-        for status in Status
-        if status is not Status.NO_CONTENT
-    ],
-)
-def test_what_becomes_of_the_next_version_does_not_touch_the_live_one(
-    facts: Facts, kb: KnowledgeBase, served: Document, status: Status, is_found: bool
-) -> None:
-    set_status(facts, served, status)
-    assert bool(live_ids(facts, kb, [chunk_id(served.id, 1, 0)])) is is_found
-
-
-def test_chunks_of_another_knowledge_base_are_not_found(facts: Facts, kb: KnowledgeBase, served: Document) -> None:
-    other = facts.knowledge_bases.create("other")
-    assert live_ids(facts, other, [chunk_id(served.id, 1, 0)]) == set()
-
-
-def test_chunks_of_an_inactive_knowledge_base_are_not_found(facts: Facts, kb: KnowledgeBase, served: Document) -> None:
-    with facts.engine.begin() as connection:
-        connection.execute(sa.update(knowledge_bases).values(status="DELETING"))
-    assert live_ids(facts, kb, [chunk_id(served.id, 1, 0)]) == set()
-
-
-def test_a_document_that_was_never_ready_is_not_found(facts: Facts, kb: KnowledgeBase) -> None:
-    item = one(facts, kb)
-    facts.chunk_rows.upsert([(item, [chunk(0)])])
-    assert live_ids(facts, kb, [chunk_id(item.document_id, 1, 0), "unknown"]) == set()
-    assert live_ids(facts, kb, []) == set()
 
 
 def test_paid_vectors_are_found_by_embedder_and_input(facts: Facts, kb: KnowledgeBase) -> None:

@@ -1,0 +1,191 @@
+"""What queries read: which documents may be used, the chunks of live versions, their sections and images.
+
+Metadata and access are looked at here, in PostgreSQL, at the moment of the query: they may change without a new
+embedding, and what has been taken from somebody is gone at once.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases
+from rag_pipeline.core.documents import Status
+from rag_pipeline.core.filters import ACCESS_FIELD, FILE_FIELDS, Condition, DocumentScope, Scalar
+from rag_pipeline.core.passages import StoredChunk, StoredImage
+
+SECTION_CHUNKS = 400
+"""Chunks read of one section; a section has at most 2,000 tokens, so even chunks of one sentence fit."""
+
+
+class Passages:
+    """The documents of one knowledge base that one query may use."""
+
+    def __init__(self, engine: sa.Engine, *, kb_id: str, scope: DocumentScope) -> None:
+        self._engine = engine
+        self._visible = [
+            documents.c.kb_id == kb_id,
+            documents.c.live_version.is_not(None),
+            documents.c.status != Status.DELETING,
+            knowledge_bases.c.status == "ACTIVE",
+            *_scope_clauses(scope),
+        ]
+
+    def document_ids(self, *, limit: int | None) -> tuple[str, ...] | None:
+        """Ids of the documents that may be used; None if they are more than `limit`."""
+        statement = (
+            sa.select(documents.c.id)
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(*self._visible)
+            .order_by(documents.c.id)
+        )
+        if limit is not None:
+            statement = statement.limit(limit + 1)
+        with transaction(self._engine) as connection:
+            found = tuple(connection.execute(statement).scalars())
+        return None if limit is not None and len(found) > limit else found
+
+    def live(self, chunk_ids: Sequence[str]) -> dict[str, StoredChunk]:
+        """Those of the chunks that may be used and whose version answers queries now; others are left out."""
+        return {chunk.chunk_id: chunk for chunk in self._chunks(chunks.c.id.in_(chunk_ids))}
+
+    def sections(self, found: Sequence[StoredChunk]) -> dict[str, list[StoredChunk]]:
+        """All chunks of the sections that the given chunks belong to, in order, by section id."""
+        sections: dict[str, list[StoredChunk]] = {}
+        # The document ids let the index find the rows: there is none on the section.
+        of_sections = sa.and_(
+            sa.tuple_(chunks.c.document_id, chunks.c.version).in_({(each.document_id, each.version) for each in found}),
+            chunks.c.parent_id.in_({each.parent_id for each in found}),
+        )
+        for chunk in self._chunks(of_sections, limit=SECTION_CHUNKS * len(found)):
+            sections.setdefault(chunk.parent_id, []).append(chunk)
+        return sections
+
+    def images(self, document_ids: Sequence[str]) -> dict[str, list[StoredImage]]:
+        """Images of the live versions of the documents, in order, by document id."""
+        statement = (
+            sa.select(images)
+            .join(
+                documents,
+                sa.and_(documents.c.id == images.c.document_id, documents.c.live_version == images.c.version),
+            )
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(*self._visible, images.c.document_id.in_(document_ids))
+            .order_by(images.c.document_id, images.c.position)
+        )
+        found: dict[str, list[StoredImage]] = {}
+        with transaction(self._engine) as connection:
+            for row in connection.execute(statement).mappings():
+                found.setdefault(row["document_id"], []).append(
+                    StoredImage(
+                        id=row["id"],
+                        document_id=row["document_id"],
+                        position=row["position"],
+                        page=row["page"],
+                        description=row["description"],
+                    )
+                )
+        return found
+
+    def _chunks(self, wanted: sa.ColumnElement[bool], *, limit: int | None = None) -> list[StoredChunk]:
+        statement = (
+            sa.select(
+                chunks,
+                documents.c.kb_id,
+                documents.c.file_name,
+                documents.c.source_path,
+                documents.c.metadata.label("document_metadata"),
+            )
+            .join(
+                documents,
+                sa.and_(documents.c.id == chunks.c.document_id, documents.c.live_version == chunks.c.version),
+            )
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(wanted, *self._visible)
+            .order_by(chunks.c.document_id, chunks.c.chunk_index)
+            .limit(limit)
+        )
+        with transaction(self._engine) as connection:
+            return [_stored_chunk(row) for row in connection.execute(statement).mappings()]
+
+
+def _scope_clauses(scope: DocumentScope) -> list[sa.ColumnElement[bool]]:
+    clauses = [_condition_clause(condition) for condition in scope.conditions]
+    if scope.document_ids is not None:
+        ids = sa.bindparam("scope_document_ids", list(scope.document_ids), type_=sa.ARRAY(sa.Text))
+        clauses.append(documents.c.id == sa.func.any(ids))
+    if scope.principals is not None:
+        clauses.append(_access_clause(scope.principals))
+    return clauses
+
+
+def _access_clause(principals: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Documents without the field, or whose text or list of texts names one of the principals."""
+    allowed = documents.c.metadata[ACCESS_FIELD]
+    names = sa.bindparam("scope_principals", list(principals), type_=sa.ARRAY(sa.Text))
+    return sa.or_(
+        sa.not_(documents.c.metadata.has_key(ACCESS_FIELD)),
+        sa.and_(sa.func.jsonb_typeof(allowed).in_(("array", "string")), allowed.op("?|")(names)),
+    )
+
+
+def _condition_clause(condition: Condition) -> sa.ColumnElement[bool]:
+    """The condition on the JSON value of the field; SQL's NULL, which a missing field gives, never decides alone."""
+    column = (
+        sa.func.to_jsonb(documents.c[condition.field], type_=JSONB)
+        if condition.field in FILE_FIELDS
+        else documents.c.metadata[condition.field]
+    )
+    match condition.operator:
+        case "exists":
+            return column.is_not(None) if condition.values[0] else column.is_(None)
+        case "eq" | "in":
+            return sa.func.coalesce(column.in_(_json_values(condition)), sa.false())
+        case "ne" | "not_in":
+            return sa.not_(sa.func.coalesce(column.in_(_json_values(condition)), sa.false()))
+        case "contains":
+            listed = sa.cast(sa.literal(json.dumps([condition.values[0]])), JSONB)
+            is_list = sa.func.jsonb_typeof(column) == "array"
+            return sa.func.coalesce(sa.and_(is_list, column.op("@>")(listed)), sa.false())
+        case "lt" | "lte" | "gt" | "gte":
+            return _comparison(column, condition.operator, condition.values[0])
+
+
+def _comparison(column: sa.ColumnElement[Any], operator: str, value: Scalar) -> sa.ColumnElement[bool]:
+    """Only values of the same kind compare; CASE keeps PostgreSQL from casting the others first."""
+    text = column.op("#>>")(sa.text("'{}'"))
+    left: sa.ColumnElement[Any]
+    right: sa.ColumnElement[Any]
+    if isinstance(value, str):
+        kind, left, right = "string", sa.collate(sa.cast(text, sa.Text), "C"), sa.literal(value)
+    else:
+        kind, left, right = "number", sa.cast(text, sa.Numeric), sa.cast(sa.literal(str(value)), sa.Numeric)
+    compared = {"lt": left < right, "lte": left <= right, "gt": left > right, "gte": left >= right}[operator]
+    return sa.case((sa.func.jsonb_typeof(column) == kind, compared), else_=sa.false())
+
+
+def _json_values(condition: Condition) -> list[sa.ColumnElement[Any]]:
+    return [sa.cast(sa.literal(json.dumps(value)), JSONB) for value in condition.values]
+
+
+def _stored_chunk(row: Mapping[Any, Any]) -> StoredChunk:
+    return StoredChunk(
+        chunk_id=row["id"],
+        document_id=row["document_id"],
+        kb_id=row["kb_id"],
+        version=row["version"],
+        file_name=row["file_name"],
+        source_path=row["source_path"],
+        text=row["content"],
+        start=row["start_offset"],
+        end=row["end_offset"],
+        parent_id=row["parent_id"],
+        index=row["chunk_index"],
+        heading_path=tuple(row["heading_path"]),
+        page=row["page"],
+        page_end=row["page_end"],
+        metadata={**row["document_metadata"], **row["locator"]},
+    )

@@ -1,66 +1,15 @@
 """Batches without Dagster: resume, partial runs, rebuilds, and documents that are taken away meanwhile."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
-from rag_pipeline.core.documents import Document, Stage, Status
-from rag_pipeline.core.work import OutcomeKind, StageOutcome
+from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.core.work import OutcomeKind
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
-from rag_pipeline.stages.batch import BatchRequest, BatchResult, run_batch
-from rag_pipeline.stages.services import Services
-from rag_pipeline_tests.defs.system import System, running_system
-
-KB = "manuals"
-ALL = tuple(Stage)
-
-
-@dataclass(kw_only=True)
-class Runner:
-    """Runs batches as a Dagster run would, and keeps what was reported."""
-
-    system: System
-    services: Services
-    reported: list[StageOutcome] = field(default_factory=list)
-    _runs: int = 0
-
-    def submit(self, name: str, text: str) -> Document:
-        return self.system.client.submit(KB, text.encode(), filename=name)
-
-    def run(self, *documents: Document, stages: tuple[Stage, ...] = ALL, force: bool = False) -> BatchResult:
-        self._runs += 1
-        self.reported.clear()
-        request = BatchRequest(
-            run_id=f"run-{self._runs}",
-            partition_keys=tuple(document.partition_key for document in documents),
-            stages=stages,
-            force=force,
-        )
-        return run_batch(self.services, request, lambda _, outcomes: self.reported.extend(outcomes))
-
-    def now(self, document: Document) -> Document:
-        return self.system.client.document(document.id)
-
-    def kinds(self, stage: Stage) -> list[OutcomeKind]:
-        return [outcome.kind for outcome in self.reported if outcome.stage is stage]
-
-
-@contextmanager
-def running(settings: Settings, **changes: object) -> Iterator[Runner]:
-    with running_system(settings, **changes) as system, Services.from_settings(system.settings) as services:
-        system.client.create_knowledge_base(KB)
-        yield Runner(system=system, services=services)
-
-
-@pytest.fixture
-def runner(settings: Settings) -> Iterator[Runner]:
-    with running(settings) as found:
-        yield found
+from rag_pipeline.stages.batch import BatchRequest, run_batch
+from rag_pipeline_tests.stages.runner import ALL, KB, Runner, running, running_system_again
 
 
 def test_all_stages_make_a_document_ready_and_searchable(runner: Runner) -> None:
@@ -188,11 +137,3 @@ def test_document_that_is_being_deleted_is_not_overwritten(runner: Runner) -> No
     (item,) = runner.services.facts.claims.items(partition_keys=[document.partition_key])
     assert (item.status, item.batch_id) == (Status.DELETING, None)
     assert runner.system.embedding.requests == 0
-
-
-@contextmanager
-def running_system_again(runner: Runner, **changes: object) -> Iterator[Runner]:
-    """The same stores under other settings."""
-    settings = runner.system.settings.model_copy(update=changes)
-    with Services.from_settings(settings) as services:
-        yield Runner(system=runner.system, services=services, _runs=100)

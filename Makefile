@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
+# Where Python may not keep bytecode, each of the many processes compiles Dagster anew, 5 CPU seconds a time.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/installed
 
 .PHONY: help demo test check up bench stress lock clean
@@ -13,10 +15,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: '$(PYTHON)' was not found; set PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes --no-deps -r requirements.lock || \
+	UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes --no-deps -r requirements.lock || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -m compileall -q rag_pipeline
 	@touch $@
 
 demo: $(INSTALLED) ## ingest the sample documents on embedded servers and answer three queries

@@ -90,6 +90,10 @@ class EmbeddingServer:
         """Answer the next requests so, in the order in which they arrive."""
         self._answers.extend(answers)
 
+    def forget_script(self) -> None:
+        """Answer everything as usual from now on."""
+        self._answers.clear()
+
     def serve_forever(self) -> None:
         """Serve in this thread until the process is interrupted."""
         self._server.serve_forever()

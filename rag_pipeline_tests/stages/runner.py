@@ -62,6 +62,11 @@ class Runner:
         """Run a batch as Dagster's process would."""
         return run_batch(self.services, request, report)
 
+    def make_due(self) -> None:
+        """Let the time pass after which a deletion is tried again."""
+        with self.services.facts.engine.begin() as connection:
+            connection.execute(sa.update(documents).values(available_at=sa.func.now()))
+
     def publish_snapshot(self, item: WorkItem) -> None:
         """What a run does just before READY."""
         ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)

@@ -61,8 +61,8 @@ class KnowledgeBases:
         return found
 
     def all(self) -> list[KnowledgeBase]:
-        """Every knowledge base that is not deleted, by name."""
-        statement = sa.select(table).where(table.c.status != "DELETED").order_by(table.c.name)
+        """Every knowledge base that is not deleted or being deleted, by name."""
+        statement = sa.select(table).where(table.c.status == "ACTIVE").order_by(table.c.name)
         with transaction(self._engine) as connection:
             return [_knowledge_base(row) for row in connection.execute(statement).mappings()]
 

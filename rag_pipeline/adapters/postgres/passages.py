@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases
-from rag_pipeline.core.documents import Status
+from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases, stage_artefacts
+from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.filters import ACCESS_FIELD, FILE_FIELDS, Condition, DocumentScope, Scalar
 from rag_pipeline.core.passages import StoredChunk, StoredImage
 
@@ -36,17 +36,42 @@ class Passages:
 
     def document_ids(self, *, limit: int | None) -> tuple[str, ...] | None:
         """Ids of the documents that may be used; None if they are more than `limit`."""
-        statement = (
-            sa.select(documents.c.id)
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(*self._visible)
-            .order_by(documents.c.id)
-        )
+        statement = self.documents_query().order_by(documents.c.id)
         if limit is not None:
             statement = statement.limit(limit + 1)
         with transaction(self._engine) as connection:
             found = tuple(connection.execute(statement).scalars())
         return None if limit is not None and len(found) > limit else found
+
+    def documents_query(self) -> sa.Select[tuple[str]]:
+        """Ids of the documents that may be used, as a query."""
+        return (
+            sa.select(documents.c.id)
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(*self._visible)
+        )
+
+    def parsed_artefact(self, document_id: str, version: int) -> str | None:
+        """Key of the parsed blocks of a live version that may be used; None if there is none."""
+        statement = (
+            sa.select(stage_artefacts.c.artefact_key)
+            .join(
+                documents,
+                sa.and_(
+                    documents.c.id == stage_artefacts.c.document_id,
+                    documents.c.live_version == stage_artefacts.c.version,
+                ),
+            )
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(
+                *self._visible,
+                stage_artefacts.c.document_id == document_id,
+                stage_artefacts.c.version == version,
+                stage_artefacts.c.stage == Stage.PARSED_BLOCKS,
+            )
+        )
+        with transaction(self._engine) as connection:
+            return connection.execute(statement).scalar()
 
     def live(self, chunk_ids: Sequence[str]) -> dict[str, StoredChunk]:
         """Those of the chunks that may be used and whose version answers queries now; others are left out."""

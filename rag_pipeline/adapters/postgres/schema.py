@@ -228,6 +228,48 @@ deletions = sa.Table(
 )
 
 
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("kb_id", sa.Text, sa.ForeignKey("knowledge_bases.id"), nullable=False),
+    sa.Column("title", sa.Text, nullable=False),
+    _time("created_at"),
+    _time("updated_at"),
+    sa.Index("ix_conversations_kb_id_updated_at", "kb_id", "updated_at"),
+)
+
+conversation_turns = sa.Table(
+    "conversation_turns",
+    metadata,
+    sa.Column("conversation_id", sa.Text, sa.ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("question", sa.Text, nullable=False),
+    sa.Column("answer", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("notes", JSONB, nullable=False),
+    _time("created_at"),
+)
+
+conversation_evidence = sa.Table(
+    "conversation_evidence",
+    metadata,
+    sa.Column("conversation_id", sa.Text, primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    # The passages of a deleted document go with it.
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("citation", JSONB, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["conversation_id", "position"],
+        ["conversation_turns.conversation_id", "conversation_turns.position"],
+        ondelete="CASCADE",
+        name="fk_conversation_evidence_turn",
+    ),
+    sa.Index("ix_conversation_evidence_document_id", "document_id"),
+)
+
+
 def migrate(url: str) -> None:
     """Bring the database to the newest schema; safe to run at the same time from several processes.
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from rag_pipeline.adapters.dagster_runs import DagsterRuns
+from rag_pipeline.adapters.postgres.conversations import Conversations
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
 from rag_pipeline.core.documents import Deletion, Document, KnowledgeBase, Status
@@ -14,6 +15,8 @@ from rag_pipeline.core.ports import Embedder, ObjectStore, VectorIndex
 from rag_pipeline.core.reconciliation import Reconciled
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
+from rag_pipeline.query.answering import Answering, AnswerStream
+from rag_pipeline.query.answers import Answer
 from rag_pipeline.query.lifecycle import Lifecycle
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalResult, RetrievalRun
@@ -49,6 +52,8 @@ class RagClient:
         self._retriever = Retriever.from_settings(
             settings, facts=self._facts, index=self._vectors, embedder=self._embedder
         )
+        self.conversations = Conversations(self._facts.engine)
+        self._answering = Answering(retriever=self._retriever, objects=self._objects, conversations=self.conversations)
         self._lifecycle = Lifecycle(self._facts, DagsterRuns(settings))
         self._submission = Submission(
             facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
@@ -257,6 +262,18 @@ class RagClient:
     def retrieve(self, kb: str, question: str, *, options: RetrievalOptions | None = None) -> RetrievalRun:
         """Results with the trace of how they came about; see `Retriever.retrieve` for the errors."""
         return self._retriever.retrieve(kb, question, options=options or RetrievalOptions())
+
+    def ask(
+        self, kb: str, question: str, *, options: RetrievalOptions | None = None, conversation_id: str | None = None
+    ) -> Answer:
+        """An answer with citations; see `Answering.ask` for options, conversations and errors."""
+        return self._answering.ask(kb, question, options=options, conversation_id=conversation_id)
+
+    def stream(
+        self, kb: str, question: str, *, options: RetrievalOptions | None = None, conversation_id: str | None = None
+    ) -> AnswerStream:
+        """An answer whose text comes piece by piece; its `answer` has the citations when it has ended."""
+        return self._answering.stream(kb, question, options=options, conversation_id=conversation_id)
 
     def close(self) -> None:
         """Free connections."""

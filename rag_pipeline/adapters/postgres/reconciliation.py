@@ -120,12 +120,13 @@ class Reconciliation:
 
     def named_objects(self) -> Iterator[NamedObject]:
         """Every object that a row names, in the order of the keys' bytes, by a cursor on the server."""
-        statement = _NAMED.order_by(sa.collate(_NAMED.selected_columns.key, "C"))
+        named = _NAMED.subquery()
+        statement = sa.select(named).order_by(sa.collate(named.c.key, "C"), named.c.version.desc())
         with translate_errors(), self._engine.connect() as connection:
             rows = connection.execution_options(stream_results=True, yield_per=PAGE).execute(statement)
             previous = None
             for row in rows:
-                if row.key != previous:  # a version of the same bytes names the objects of the one before
+                if row.key != previous:  # versions of the same bytes share objects: the newest stands for them
                     yield _named(row)
                 previous = row.key
 
@@ -133,7 +134,7 @@ class Reconciliation:
         """Those of the keys that a row names now."""
         named = _NAMED.subquery()
         with transaction(self._engine) as connection:
-            rows = connection.execute(sa.select(named).where(named.c.key.in_(keys)))
+            rows = connection.execute(sa.select(named).where(named.c.key.in_(keys)).order_by(named.c.version))
             return {row.key: _named(row) for row in rows}
 
     def chunks_existing(self, chunk_ids: Collection[str]) -> frozenset[str]:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.ledger import StageLedger
-from rag_pipeline.adapters.postgres.schema import documents
+from rag_pipeline.adapters.postgres.schema import batches, documents
 from rag_pipeline.core.documents import STATUS_DURING, TRANSITIONS, KnowledgeBase, Stage, Status, allowed_from
 from rag_pipeline.core.work import OutcomeKind, WorkItem
 from rag_pipeline.errors import (
@@ -19,6 +19,7 @@ from rag_pipeline.errors import (
     DocumentBusyError,
     EmbeddingUnavailableError,
     IllegalTransitionError,
+    ResourceNotFoundError,
 )
 from rag_pipeline_tests.adapters.postgres.rows import claim, items, outcome, register, set_status, silence, start
 
@@ -47,7 +48,7 @@ class Operations(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         with self.facts.engine.begin() as connection:
-            connection.exec_driver_sql("TRUNCATE documents, batches CASCADE; TRUNCATE status_changes")
+            connection.exec_driver_sql("TRUNCATE documents, batches, deletions CASCADE; TRUNCATE status_changes")
         self.documents = [register(self.facts, self.kb, name) for name in NAMES]
         self.batches: list[tuple[str, list[WorkItem]]] = []
 
@@ -134,7 +135,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 2))
     def retry(self, pick: int) -> None:
-        with contextlib.suppress(IllegalTransitionError):
+        with contextlib.suppress(IllegalTransitionError, ResourceNotFoundError):
             self.facts.documents.retry(self.documents[pick].id)
 
     @rule()
@@ -142,19 +143,47 @@ class Operations(RuleBasedStateMachine):
         found = items(self.facts, *self.documents)
         self.facts.claims.open_versions(found, {item.document_id: {} for item in found})
 
-    @rule(pick=st.integers(0, 2), wanted=st.sampled_from([Status.CANCELING, Status.CANCELED, Status.DELETING]))
-    def person_changes_status(self, pick: int, wanted: Status) -> None:
-        """What cancel and delete do: one conditional UPDATE by the table."""
-        with self.facts.engine.begin() as connection:
-            connection.execute(
-                sa.update(documents)
-                .where(documents.c.id == self.documents[pick].id, documents.c.status.in_(allowed_from(wanted)))
-                .values(status=wanted)
-            )
+    @rule(pick=st.integers(0, 2))
+    def cancel(self, pick: int) -> None:
+        self.facts.cancellations.cancel(self.documents[pick].id, reason="no more")
+
+    @rule()
+    def cancel_all(self) -> None:
+        self.facts.cancellations.cancel_knowledge_base(self.kb.id, reason="no more")
+
+    @rule(pick=st.integers(0, 9))
+    def let_go(self, pick: int) -> None:
+        if known := self.ledger(pick):
+            ledger, found = known
+            ledger.let_go(found)
+
+    @rule()
+    def settle(self) -> None:
+        self.facts.cancellations.settle_next(lambda _: None)
+
+    @rule(pick=st.integers(0, 2))
+    def delete(self, pick: int) -> None:
+        self.facts.deletions.delete_document(self.documents[pick].id, reason=None)
+
+    @rule()
+    def remove(self) -> None:
+        due = self.facts.deletions.due(limit=1)
+        self.facts.deletions.forget({document.document_id: {} for document in due})
+        self.documents = [
+            document if items(self.facts, document) else register(self.facts, self.kb, document.source_path)
+            for document in self.documents
+        ]
 
     def teardown(self) -> None:
         with self.facts.engine.connect() as connection:
             changes = connection.exec_driver_sql("SELECT DISTINCT was, becomes FROM status_changes").all()
+            stuck = connection.execute(
+                sa.select(documents.c.status).where(
+                    documents.c.batch_id.is_not(None),
+                    documents.c.batch_id.not_in(sa.select(batches.c.id).where(batches.c.state != "FINISHED")),
+                )
+            ).all()
+        assert stuck == [], "held by a batch that is over"
         assert [change for change in changes if Status(change.becomes) not in TRANSITIONS[Status(change.was)]] == []
 
 

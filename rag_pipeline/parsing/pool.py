@@ -220,7 +220,7 @@ class _Slot:
                 max_workers=1,
                 max_tasks=self._files_per_worker,
                 initializer=worker.initialize,
-                context=_WorkerContext(),
+                context=WorkerContext(),
             )
         future: Future[WorkerReply] = self._pool.schedule(
             worker.run, args=(parse_function, request, target), timeout=request.limits.seconds
@@ -287,5 +287,7 @@ class _WorkerProcess(SpawnProcess):
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class _WorkerContext(SpawnContext):
+class WorkerContext(SpawnContext):
+    """Makes such processes, for every pool that hands files to native code."""
+
     Process = _WorkerProcess

@@ -97,7 +97,7 @@ def run(parse_function: str, request: ParseRequest, target: Path) -> WorkerReply
     summary: ParseSummary | None = None
     images: tuple[ImageFile, ...] = ()
     error: RagPipelineError | None = None
-    with _WATCHDOG.watching(request.limits), _deadline(request.limits.seconds):
+    with enforced(request.limits):
         try:
             document = _load(parse_function)(request)
             summary, images = _store(document, target)
@@ -118,6 +118,13 @@ def run(parse_function: str, request: ParseRequest, target: Path) -> WorkerReply
         seconds=time.monotonic() - started,
         peak_memory_bytes=peak_memory(),
     )
+
+
+@contextlib.contextmanager
+def enforced(limits: ParseLimits) -> Iterator[None]:
+    """End this process if what is done inside takes too much memory, or far longer than it may."""
+    with _WATCHDOG.watching(limits), _deadline(limits.seconds):
+        yield
 
 
 def too_much_memory(limits: ParseLimits) -> DocumentTooLargeError:

@@ -17,6 +17,7 @@ from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
 from rag_pipeline.query.answering import Answering, AnswerStream
 from rag_pipeline.query.answers import Answer
+from rag_pipeline.query.evidence import Subject, VisualEvidence
 from rag_pipeline.query.lifecycle import Lifecycle
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalResult, RetrievalRun
@@ -54,6 +55,7 @@ class RagClient:
         )
         self.conversations = Conversations(self._facts.engine)
         self._answering = Answering(retriever=self._retriever, objects=self._objects, conversations=self.conversations)
+        self._evidence = VisualEvidence(retriever=self._retriever, objects=self._objects)
         self._lifecycle = Lifecycle(self._facts, DagsterRuns(settings))
         self._submission = Submission(
             facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
@@ -275,8 +277,16 @@ class RagClient:
         """An answer whose text comes piece by piece; its `answer` has the citations when it has ended."""
         return self._answering.stream(kb, question, options=options, conversation_id=conversation_id)
 
+    def evidence(
+        self, result_or_image_id: Subject, *, kb: str | None = None, principals: Sequence[str] | None = None
+    ) -> bytes:
+        """PNG of a stored image, or of the page that a result or citation stands on; see `VisualEvidence.png`."""
+        asking = None if principals is None else tuple(principals)
+        return self._evidence.png(result_or_image_id, kb=kb, principals=asking)
+
     def close(self) -> None:
         """Free connections."""
+        self._evidence.close()
         self._retriever.close()
         self._embedder.close()
         self._facts.close()

@@ -12,9 +12,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import chunks, documents, images, knowledge_bases, stage_artefacts
+from rag_pipeline.adapters.postgres.schema import (
+    chunks,
+    document_versions,
+    documents,
+    images,
+    knowledge_bases,
+    stage_artefacts,
+)
 from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.filters import ACCESS_FIELD, FILE_FIELDS, Condition, DocumentScope, Scalar
+from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.core.passages import StoredChunk, StoredImage
 
 SECTION_CHUNKS = 400
@@ -115,6 +123,41 @@ class Passages:
                 )
         return found
 
+    def image_key(self, image_id: str) -> str | None:
+        """Object key of an image of a live version; None if there is none that may be used."""
+        statement = (
+            sa.select(images.c.object_key)
+            .join(
+                documents,
+                sa.and_(documents.c.id == images.c.document_id, documents.c.live_version == images.c.version),
+            )
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(*self._visible, images.c.id == image_id)
+        )
+        with transaction(self._engine) as connection:
+            return connection.execute(statement).scalar()
+
+    def original_key(self, document_id: str, version: int) -> str | None:
+        """Object key of the original of a live version; None if there is none that may be used."""
+        statement = (
+            sa.select(document_versions.c.object_key)
+            .join(
+                documents,
+                sa.and_(
+                    documents.c.id == document_versions.c.document_id,
+                    documents.c.live_version == document_versions.c.version,
+                ),
+            )
+            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .where(
+                *self._visible,
+                document_versions.c.document_id == document_id,
+                document_versions.c.version == version,
+            )
+        )
+        with transaction(self._engine) as connection:
+            return connection.execute(statement).scalar()
+
     def _chunks(self, wanted: sa.ColumnElement[bool], *, limit: int | None = None) -> list[StoredChunk]:
         statement = (
             sa.select(
@@ -135,6 +178,17 @@ class Passages:
         )
         with transaction(self._engine) as connection:
             return [_stored_chunk(row) for row in connection.execute(statement).mappings()]
+
+
+def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:
+    """Id of the knowledge base that an image or a chunk of this id is in."""
+    if has_control_characters(evidence_id):
+        return None
+    of_image = sa.select(images.c.document_id).where(images.c.id == evidence_id)
+    of_chunk = sa.select(chunks.c.document_id).where(chunks.c.id == evidence_id)
+    statement = sa.select(documents.c.kb_id).where(documents.c.id.in_(of_image.union_all(of_chunk)))
+    with transaction(engine) as connection:
+        return connection.execute(statement).scalar()
 
 
 def _scope_clauses(scope: DocumentScope) -> list[sa.ColumnElement[bool]]:

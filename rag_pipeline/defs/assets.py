@@ -20,7 +20,7 @@ from rag_pipeline.stages.services import CODE_VERSIONS, Services
 BATCH_TAG = "rag/batch_id"
 FORCE_TAG = "rag/force"
 """Run tag: do the selected assets again although nothing changed."""
-PARTITIONS_PER_RUN = 128
+PARTITIONS_PER_RUN = 256
 FAILURES_SHOWN = 20
 
 _DESCRIPTIONS: Mapping[Stage, str] = {

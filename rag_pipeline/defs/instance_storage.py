@@ -25,6 +25,7 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
+from rag_pipeline.defs.event_storage import BatchedEventLogStorage
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.settings import Settings
 
@@ -99,6 +100,12 @@ class SettingsDialect(PGDialect_psycopg2):
 
 class SettingsPostgresStorage(DagsterPostgresStorage):
     """The storage named in dagster.yaml. Creates its tables when the server answers at construction."""
+
+    def __init__(
+        self, postgres_url: str, should_autocreate_tables: bool = True, inst_data: ConfigurableClassData | None = None
+    ) -> None:
+        super().__init__(postgres_url, should_autocreate_tables, inst_data)
+        self._event_log_storage = BatchedEventLogStorage(postgres_url, should_autocreate_tables)
 
     @classmethod
     def config_type(cls) -> UserConfigSchema:

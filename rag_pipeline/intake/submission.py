@@ -98,6 +98,17 @@ class Submission:
     ) -> Document:
         """Like `submit`, under a relative path: the document's identity inside the knowledge base."""
         kb = self._facts.knowledge_bases.active(kb_name)
+        return self._take(kb, content, source_path=source_path, metadata=metadata, created_by=created_by)
+
+    def _take(
+        self,
+        kb: KnowledgeBase,
+        content: bytes | Path,
+        *,
+        source_path: str,
+        metadata: Mapping[str, object] | None,
+        created_by: str | None,
+    ) -> Document:
         path = partitions.source_path(source_path)
         name = path.rpartition("/")[2]
         facts = _json_object(metadata or {})
@@ -134,7 +145,7 @@ class Submission:
         Raises:
             ResourceNotFoundError, KnowledgeBaseInactiveError: the knowledge base; nothing was submitted.
         """
-        self._facts.knowledge_bases.active(kb_name)
+        kb = self._facts.knowledge_bases.active(kb_name)
         found = list(_files(paths))
         results: dict[int, SubmitResult] = {}
         seen: set[str] = set()
@@ -142,7 +153,7 @@ class Submission:
             futures = {}
             for position, each in enumerate(found):
                 identity = unicodedata.normalize("NFC", each.source_path)
-                future = threads.submit(self._try, kb_name, each, identity in seen, metadata, created_by)
+                future = threads.submit(self._try, kb, each, identity in seen, metadata, created_by)
                 futures[future] = position
                 seen.add(identity)
             try:
@@ -157,7 +168,7 @@ class Submission:
 
     def _try(
         self,
-        kb_name: str,
+        kb: KnowledgeBase,
         found: _Found,
         repeated: bool,
         metadata: Mapping[str, object] | None,
@@ -168,8 +179,8 @@ class Submission:
                 raise InvalidFileNameError(
                     f"another file of this call is {found.source_path!r} too: submit their common folder instead"
                 )
-            document = self.submit_as(
-                kb_name, found.path, source_path=found.source_path, metadata=metadata, created_by=created_by
+            document = self._take(
+                kb, found.path, source_path=found.source_path, metadata=metadata, created_by=created_by
             )
         except RagPipelineError as error:
             return SubmitResult(path=found.path, source_path=found.source_path, error=error)

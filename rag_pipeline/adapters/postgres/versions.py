@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, images, stage_artefacts
+from rag_pipeline.core.documents import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,9 @@ class Versions:
         """Keys that the version's rows name, and keys that other versions of the document name."""
         statements = (
             sa.select(stage_artefacts.c.version, stage_artefacts.c.artefact_key.label("key")).where(
-                stage_artefacts.c.document_id == document_id, stage_artefacts.c.artefact_key.is_not(None)
+                stage_artefacts.c.document_id == document_id,
+                stage_artefacts.c.artefact_key.is_not(None),
+                stage_artefacts.c.stage != Stage.CHUNK_SNAPSHOT,  # its key is a path outside the object store
             ),
             sa.select(document_versions.c.version, document_versions.c.object_key.label("key")).where(
                 document_versions.c.document_id == document_id

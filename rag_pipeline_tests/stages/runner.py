@@ -1,5 +1,6 @@
 """Batches as a Dagster run would do them, without Dagster."""
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,8 +48,7 @@ class Runner:
 
     def run_queued(self, report: Callable[[Stage, Sequence[StageOutcome]], None] = lambda *_: None) -> BatchResult:
         """What the sensor and its run do: everything that waits, in one batch."""
-        self._runs += 1
-        batch_id = f"batch-{self._runs}"
+        batch_id = f"batch-{uuid.uuid4().hex[:8]}"
         self.claim(batch_id)
         return self.run_request(self.request_of(batch_id), report)
 

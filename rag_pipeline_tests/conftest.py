@@ -70,6 +70,7 @@ def own_settings(servers: Settings, folder: Path) -> Iterator[Settings]:
     own = servers.model_copy(
         update={
             "data_dir": folder / "data",
+            "models_dir": servers.data_dir / "models",
             "postgres_url": _with_database(servers, databases[0]),
             "dagster_postgres_url": _with_database(servers, databases[1]),
             "s3_bucket": name.replace("_", "-"),

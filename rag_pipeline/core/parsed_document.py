@@ -228,7 +228,7 @@ class DocumentBuilder:
         height: float | None = None,
     ) -> None:
         """Close the next page of the ledger: it covers the text from `start` (a former `length`) to here."""
-        characters = sum(len(word) for piece in self._text_from(start) for word in piece.split())
+        characters = sum(sum(map(len, piece.split())) for piece in self._text_from(start))
         self._pages.append(
             PageRecord(
                 number=len(self._pages) + 1,

@@ -45,7 +45,7 @@ class ImageParser(Parser):
             raise EmptyDocumentError(f"{request.file_name} is empty (0 bytes); submit the file again")
         builder = DocumentBuilder(parser=self.name, parser_version=self.version)
         with _opened(request) as image:
-            frames = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
+            frames = _frames(image, request)
             if frames > request.limits.max_pages:
                 raise DocumentTooLargeError(
                     f"{request.file_name} has {frames:,} pages, more than {request.limits.max_pages:,}; "
@@ -78,6 +78,17 @@ def _opened(request: ParseRequest) -> Iterator[Image.Image]:
 
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
 """What image decoders raise on damaged bytes."""
+
+
+def _frames(image: Image.Image, request: ParseRequest) -> int:
+    if image.format != "TIFF":
+        return 1
+    try:
+        return int(getattr(image, "n_frames", 1))
+    except Image.DecompressionBombError as error:
+        raise _too_large(request) from error
+    except _DAMAGE as error:
+        raise _corrupt(request) from error
 
 
 def _read_frame(image: Image.Image, number: int, request: ParseRequest) -> PageContent:

@@ -83,5 +83,9 @@ def resolve_hyphens(text: str, compounds: frozenset[str]) -> str:
 
 def _compounds(pages: Sequence[PageContent]) -> frozenset[str]:
     return frozenset(
-        match.casefold() for page in pages for piece in page.pieces for match in _HYPHENATED_WORD.findall(piece.text)
+        match.casefold()
+        for page in pages
+        for piece in page.pieces
+        if "-" in piece.text
+        for match in _HYPHENATED_WORD.findall(piece.text)
     )

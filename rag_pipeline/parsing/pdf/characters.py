@@ -14,7 +14,8 @@ _UNSPACED = re.compile(
 )
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _PRESENTATION_FORMS = re.compile("[\ufb00-\ufb06\ufb13-\ufb17]")
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+"""Characters that no text has; white space is none."""
 
 
 def is_unspaced(character: str) -> bool:
@@ -35,9 +36,9 @@ def is_right_to_left(text: str) -> bool:
 def clean_word(text: str) -> str:
     """Spell out ligature characters (U+FB01 becomes "fi") and drop control characters."""
     if text.isascii():
-        return _CONTROL.sub("", text) if not text.isprintable() else text
+        return CONTROL.sub("", text) if not text.isprintable() else text
     text = _PRESENTATION_FORMS.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
-    return _CONTROL.sub("", text)
+    return CONTROL.sub("", text)
 
 
 def visible_length(text: str) -> float:

@@ -69,13 +69,8 @@ def segment_of(words: list[Word]) -> Segment:
     if len(words) == 1:
         word = words[0]
         return Segment(words, word.left, word.top, word.right, word.bottom)
-    return Segment(
-        words,
-        min([word.left for word in words]),
-        min([word.top for word in words]),
-        max([word.right for word in words]),
-        max([word.bottom for word in words]),
-    )
+    _, left, top, right, bottom, *_ = zip(*words, strict=True)
+    return Segment(words, min(left), min(top), max(right), max(bottom))
 
 
 def table_segment(table: Table) -> Segment:
@@ -142,7 +137,7 @@ def join_words(words: Sequence[Word]) -> str:
 def row_words(row: Row) -> list[Word]:
     """The words of a row in reading order: by position, or as written where the script runs right to left."""
     words = row[0].words if len(row) == 1 else [word for segment in row for word in segment.words]
-    if any(is_right_to_left(word.text) for word in words):
+    if is_right_to_left("".join([word.text for word in words])):
         return sorted(words, key=lambda word: word.start)
     return words
 

@@ -139,10 +139,10 @@ class _View(NamedTuple):
 def _lay_out(words: list[Word], rules: Rules, view: _View) -> Iterator[Piece]:
     """Lay out the words, those of the main direction first, slanted ones (watermarks) last."""
     by_direction: dict[tuple[bool, int], list[Word]] = {}
-    for word in words:
-        slanted = word.direction == -1
-        by_direction.setdefault((slanted, 0 if slanted else word.direction), []).append(word)
-    groups = sorted(by_direction.items(), key=lambda item: (item[0][0], -len(item[1])))
+    for direction in {word.direction for word in words}:
+        group = [word for word in words if word.direction == direction]
+        by_direction[direction == -1, max(direction, 0)] = group
+    groups = sorted(by_direction.items(), key=lambda item: (item[0][0], -len(item[1]), item[0][1]))
     for position, ((slanted, direction), group) in enumerate(groups):
         if slanted:
             regions: list[Region] = [[[segment] for segment in build_segments(group)]]
@@ -152,7 +152,7 @@ def _lay_out(words: list[Word], rules: Rules, view: _View) -> Iterator[Piece]:
                 frame = view.to_display.then(frame_transform(direction, view.width, view.height))
                 tables = find_ruled_tables(*rules.transformed(frame), group)
             inside = {id(word) for table in tables for word in table.words}
-            segments = build_segments(word for word in group if id(word) not in inside)
+            segments = build_segments([word for word in group if id(word) not in inside] if inside else group)
             regions = arrange([*segments, *map(table_segment, tables)])
         yield from read_pieces(regions, direction, view.width, view.height)
 

@@ -57,9 +57,8 @@ def why_ocr(words: Sequence[Word], objects: PageObjects, width: float, height: f
         return "no text layer" if objects.images or objects.shapes >= _MIN_SHAPES else None
     if garbage_score(words) > _GARBLED_SHARE:
         return "the text layer is garbled"
-    if sum(len(word.text) for word in words) < _SPARSE_CHARACTERS and _largest_image(objects) > _SCAN_SHARE * (
-        width * height
-    ):
+    is_scan = _largest_image(objects) > _SCAN_SHARE * width * height
+    if is_scan and sum(len(word.text) for word in words) < _SPARSE_CHARACTERS:
         covered = sum((word.right - word.left) * (word.bottom - word.top) for word in words)
         if covered < _SPARSE_SHARE * width * height:
             return "a scanned page with little text in its text layer"

@@ -5,17 +5,18 @@ text itself. So the text is split at blanks and only the first and the last char
 whose ends do not fit together (glued lines on turned pages, vertical text) is located character by character.
 """
 
+import collections
 import ctypes
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pypdfium2.raw as pdfium_c
 
-from rag_pipeline.parsing.pdf.characters import LINE_END_HYPHEN, REPLACEMENT, clean_word, is_unspaced
+from rag_pipeline.parsing.pdf.characters import CONTROL, LINE_END_HYPHEN, REPLACEMENT, clean_word, is_unspaced
 from rag_pipeline.parsing.pdf.geometry import Affine, Box, frame_transform
 from rag_pipeline.parsing.pdf.native import (
     address_of,
@@ -27,10 +28,9 @@ from rag_pipeline.parsing.pdf.native import (
     get_text_object,
 )
 
-Token = tuple[str, int, int]
-"""Text, first character, character after the last."""
-
 _TOKEN = re.compile(r"[^\s\ufffe\x02]+[\ufffe\x02]?|[\ufffe\x02]")
+_BLANK = np.fromiter((chr(code).isspace() for code in range(0x10000)), bool, 0x10000)
+"""Which of the characters U+0000 to U+FFFF are white space."""
 _HYPHEN_STAND_INS = "\ufffe\x02"
 _HYPHEN_CODE = 2
 _BOLD_NAME = re.compile("bold|black|heavy|semibd|demi|-bd|,bd", re.IGNORECASE)
@@ -40,6 +40,8 @@ FIELD_FONT = "\0field"
 _INVISIBLE = 3
 _LEVEL = 4.0
 """Height of the levels in which repeated words are looked for, points."""
+_SAME_PLACE = 0.3
+"""Words of the same text nearer than this, in font sizes, are one word drawn twice."""
 _BOLD_WEIGHT = 600
 
 
@@ -96,11 +98,12 @@ def read_words(textpage: ctypes.c_void_p, *, to_display: Affine, width: float, h
     count = pdfium_c.FPDFText_CountChars(textpage)
     if count <= 0:
         return PageText([], 0)
-    tokens = [(match.group(), *match.span()) for match in _TOKEN.finditer(_characters(textpage, count))]
-    if not tokens:
+    text = _characters(textpage, count)
+    starts, ends = _tokens(text)
+    if not starts:
         return PageText([], 0)
     reader = _WordReader(textpage, to_display, width, height)
-    return PageText(reader.read(tokens), reader.unmapped)
+    return PageText(reader.read(text, starts, ends), reader.unmapped)
 
 
 def _characters(textpage: ctypes.c_void_p, count: int) -> str:
@@ -111,6 +114,17 @@ def _characters(textpage: ctypes.c_void_p, count: int) -> str:
         return text
     codes = (pdfium_c.FPDFText_GetUnicode(textpage, index) for index in range(count))
     return "".join("\ufffe" if code in (0, _HYPHEN_CODE) else chr(min(code, 0x10FFFF)) for code in codes)
+
+
+def _tokens(text: str) -> tuple[list[int], list[int]]:
+    """First characters of the words, and characters after their last ones."""
+    if "\x02" in text or (not text.isascii() and ("\ufffe" in text or max(text) > "\uffff")):
+        spans = [match.span() for match in _TOKEN.finditer(text)]
+        return [start for start, _ in spans], [end for _, end in spans]
+    blank = np.ones(len(text) + 2, bool)
+    blank[1:-1] = _BLANK[np.frombuffer(text.encode("utf-16-le", "surrogatepass"), np.uint16)]
+    edges = np.flatnonzero(blank[1:] != blank[:-1])
+    return edges[::2].tolist(), edges[1::2].tolist()
 
 
 class _WordReader:
@@ -132,48 +146,62 @@ class _WordReader:
         self._looks: dict[tuple[object, ...], Style] = {}
         self._fonts: dict[int, tuple[str, bool, bool]] = {}
 
-    def read(self, tokens: Sequence[Token]) -> list[Word]:
-        """Words of the tokens, in order."""
+    def read(self, page_text: str, starts: Sequence[int], ends: Sequence[int]) -> list[Word]:
+        """The words that begin and end at these characters, in order."""
         words: list[Word] = []
-        styles, textpage = self._styles, self._address
-        for (token, start, end), (left, top, right, bottom), is_level in zip(tokens, *self._ends(tokens), strict=True):
-            text_object = get_text_object(textpage, start)
+        styles, count = self._styles, len(starts)
+        is_plain = page_text.isascii() and CONTROL.search(page_text) is None
+        objects = map(get_text_object, itertools.repeat(self._address, count), starts)
+        boxes = self._boxes(starts, ends)
+        for start, end, text_object, left, top, right, bottom, is_level in zip(
+            starts, ends, objects, *boxes, strict=True
+        ):
             style = styles.get(text_object) or self._style(text_object, start)
-            text = token if token.isascii() and token.isprintable() else self._clean(token, end)
-            if style.direction == 0 and is_level and right - left <= 1.6 * style.size * (end - start) + 1:
+            token = page_text[start:end]
+            text = token if is_plain else self._clean(token, end)
+            if is_level and style.direction == 0 and right - left <= 1.6 * style.size * (end - start) + 1:
                 if text:
                     words.append(Word(text, left, top, right, bottom, style, start, end, 0))
             else:
                 words.extend(self._read_by_character(text if len(text) == end - start else token, start, end, style))
         return words
 
-    def _ends(self, tokens: Sequence[Token]) -> tuple[list[list[float]], list[bool]]:
-        """Boxes around first and last characters in display coordinates, and whether the two are on one level."""
+    def _boxes(self, starts: Sequence[int], ends: Sequence[int]) -> tuple[list[float], ...]:
+        """Around first and last characters, in display coordinates.
+
+        Returns:
+            Lists of left, top, right, bottom, and of whether the two characters are on one level.
+        """
         size = ctypes.sizeof(pdfium_c.FS_RECTF)
-        buffer = bytearray(2 * size * len(tokens))
+        buffer = bytearray(2 * size * len(starts))
         holder = ctypes.c_char.from_buffer(buffer)
         address = ctypes.addressof(holder)
-        textpage = self._address
-        for _, start, end in tokens:
-            get_loose_box(textpage, start, address)
-            if end - start > 1:
-                get_loose_box(textpage, end - 1, address + size)
-            address += 2 * size
-        user = np.frombuffer(buffer, np.float32).reshape(len(tokens), 2, 2, 2).astype(float)
-        single = [end - start == 1 for _, start, end in tokens]
+        targets = range(address, address + len(buffer), 2 * size)
+        last = np.asarray(ends) - 1
+        longer = np.flatnonzero(last > np.asarray(starts))
+        textpage = itertools.repeat(self._address)
+        # Written as maps: a loop costs as much again as PDFium itself.
+        collections.deque(map(get_loose_box, textpage, starts, targets), maxlen=0)
+        targets_of_last = (address + size + 2 * size * longer).tolist()
+        collections.deque(map(get_loose_box, textpage, last[longer].tolist(), targets_of_last), maxlen=0)
+        user = np.frombuffer(buffer, np.float32).reshape(len(starts), 2, 2, 2).astype(float)
+        single = last == np.asarray(starts)
         user[single, 1] = user[single, 0]
         # The last axis is x, y; the one before it holds the corners left-top and right-bottom.
         xx, xy, x0, yx, yy, y0 = self._to_display
         x = xx * user[..., 0] + xy * user[..., 1] + x0
         y = yx * user[..., 0] + yy * user[..., 1] + y0
-        boxes = np.stack([x.min((1, 2)), y.min((1, 2)), x.max((1, 2)), y.max((1, 2))], axis=1)
-        top, bottom = y.min(2), y.max(2)
-        height = np.minimum(bottom[:, 0] - top[:, 0], bottom[:, 1] - top[:, 1])
-        overlap = np.minimum(bottom[:, 0], bottom[:, 1]) - np.maximum(top[:, 0], top[:, 1])
-        level = (overlap >= 0.5 * height) & (x[:, 1].max(1) >= x[:, 0].min(1))
-        return boxes.tolist(), level.tolist()
+        left, right = np.minimum(x[..., 0], x[..., 1]), np.maximum(x[..., 0], x[..., 1])
+        top, bottom = np.minimum(y[..., 0], y[..., 1]), np.maximum(y[..., 0], y[..., 1])
+        height = np.minimum(*(bottom - top).T)
+        overlap = np.minimum(*bottom.T) - np.maximum(*top.T)
+        level = (overlap >= 0.5 * height) & (right[:, 1] >= left[:, 0])
+        around = (np.minimum(*left.T), np.minimum(*top.T), np.maximum(*right.T), np.maximum(*bottom.T))
+        return (*(edge.tolist() for edge in around), level.tolist())
 
     def _clean(self, token: str, end: int) -> str:
+        if token.isascii() and token.isprintable():
+            return token
         if token[-1] in _HYPHEN_STAND_INS:
             if pdfium_c.FPDFText_GetUnicode(self._textpage, end - 1) == _HYPHEN_CODE:
                 token = token[:-1] + LINE_END_HYPHEN
@@ -273,21 +301,30 @@ def _continues(before: Box, after: Box, size: float) -> bool:
 
 def drop_repeated(words: Iterable[Word]) -> list[Word]:
     """Drop words drawn again at the same place: fake bold, shadows, a text layer over visible text."""
-    seen: dict[tuple[str, int], list[Word]] = {}
+    seen: dict[str, dict[int, list[Word]]] = {}
     kept: list[Word] = []
     for word in words:
-        # Two grids of levels, half a step apart, so that near words share one of them.
-        step = word.top / _LEVEL
-        keys = ((word.text, int(2 * step) // 2 * 2), (word.text, int(2 * step + 1) // 2 * 2 + 1))
-        if any(_is_same_place(word, other) for key in keys if key in seen for other in seen[key]):
+        level = int(word.top / _LEVEL)
+        levels = seen.get(word.text)
+        if levels is None:
+            seen[word.text] = {level: [word]}
+        elif _is_repeated(word, level, levels):
             continue
-        for key in keys:
-            seen.setdefault(key, []).append(word)
+        else:
+            levels.setdefault(level, []).append(word)
         kept.append(word)
     return kept
 
 
-def _is_same_place(word: Word, other: Word) -> bool:
-    limit = 0.3 * word.style.size
-    near = abs(other.left - word.left) < limit and abs(other.top - word.top) < limit
-    return near and other.direction == word.direction
+def _is_repeated(word: Word, level: int, levels: Mapping[int, Sequence[Word]]) -> bool:
+    """Whether one of the words with this text, kept by the level of their tops, stands at the same place."""
+    limit = _SAME_PLACE * word.style.size
+    for near in (level, level - 1, level + 1):
+        for other in levels.get(near, ()):
+            if (
+                abs(other.left - word.left) < limit
+                and abs(other.top - word.top) < limit
+                and other.direction == word.direction
+            ):
+                return True
+    return False

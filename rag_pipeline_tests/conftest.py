@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import psycopg2
@@ -22,6 +23,9 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from rag_pipeline_tests.query.library import Library
 
 hypothesis.settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -87,6 +91,15 @@ def own_settings(servers: Settings, folder: Path) -> Iterator[Settings]:
     _drop_collections(own)
     for database in databases:
         _execute(servers, "DROP DATABASE {} WITH (FORCE)", database)
+
+
+@pytest.fixture(scope="session")
+def library(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Library"]:
+    """Documents that have been through the whole pipeline; for tests that only ask."""
+    from rag_pipeline_tests.query.library import opened
+
+    with own_settings(servers, tmp_path_factory.mktemp("library")) as settings, opened(settings) as library:
+        yield library
 
 
 @pytest.fixture(scope="session")

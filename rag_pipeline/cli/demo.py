@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rag_pipeline.cli.documents import print_results, wait_with_progress
+from rag_pipeline.cli.documents import wait_with_progress
+from rag_pipeline.cli.questions import print_results
 from rag_pipeline.core.documents import Status
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.query.client import RagClient

@@ -1,4 +1,4 @@
-"""Commands about documents: submit, status, documents, retry, search."""
+"""Commands about documents: submit, status, documents, retry."""
 
 import json
 import time
@@ -18,8 +18,6 @@ from rich.table import Table
 
 from rag_pipeline.core.documents import SETTLED, SHORTEST_ID, Document, Status
 from rag_pipeline.query.client import RagClient
-from rag_pipeline.query.options import RetrievalOptions
-from rag_pipeline.query.results import RetrievalResult
 
 console = Console(highlight=False)
 
@@ -41,7 +39,6 @@ def register(app: typer.Typer) -> None:
     app.command()(status)
     app.command("documents")(list_documents)
     app.command()(retry)
-    app.command()(search)
 
 
 def submit(
@@ -147,29 +144,6 @@ def retry(
                 raise typer.Exit(1)
 
 
-def search(
-    question: Annotated[str, typer.Argument(help="What to look for.")],
-    kb: KnowledgeBaseOption = "default",
-    top_k: Annotated[int, typer.Option("--top-k", min=1, max=100)] = 5,
-    document: Annotated[list[str] | None, typer.Option(help="Only in these documents (id, key or path).")] = None,
-    show_trace: Annotated[bool, typer.Option("--trace", help="How the results came about.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Search a knowledge base."""
-    with RagClient.from_env() as client:
-        ids = tuple(client.document(each).id for each in document) if document else None
-        run = client.retrieve(kb, question, options=RetrievalOptions(top_k=top_k, document_ids=ids))
-    if as_json:
-        for result in run.results:
-            print_json(result)
-        if show_trace:
-            print_json(run.trace)
-        return
-    print_results(run.results)
-    if show_trace:
-        console.print_json(data=plain(run.trace))
-
-
 def wait_with_progress(
     client: RagClient, submitted: list[Any], timeout_seconds: float, *, quiet: bool
 ) -> list[Document]:
@@ -197,15 +171,6 @@ def wait_with_progress(
             progress.update(task, description=f"{settled}/{len(found)}  {text}  {rate:.0f} documents/min")
 
         return client.wait(submitted, timeout_seconds=timeout_seconds, progress=look)
-
-
-def print_results(results: Any) -> None:
-    """Results for a person: rank, file, page, score, heading, passage."""
-    if not results:
-        console.print("[yellow]nothing found[/]")
-    for result in results:
-        console.print(_result_line(result))
-        console.print(f"   {escape(_shortened(result.text))}", style="default")
 
 
 def plain(value: Any) -> Any:
@@ -253,19 +218,6 @@ def _status_table(client: RagClient, kb: str) -> Table:
                 f"  [red]{document.error.stage}[/]", escape(f"{document.source_path}: {document.error.message}")
             )
     return table
-
-
-def _result_line(result: RetrievalResult) -> str:
-    pages = "" if result.page is None else f", page {result.page}"
-    if result.page_end is not None and result.page_end != result.page:
-        pages = f", pages {result.page}-{result.page_end}"
-    heading = f"  [dim]{escape(' > '.join(result.heading_path))}[/]" if result.heading_path else ""
-    return f"[bold]{result.rank}.[/] [cyan]{escape(result.source_path)}[/]{pages}  score {result.score:.4f}{heading}"
-
-
-def _shortened(text: str, characters: int = 240) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= characters else line[:characters].rstrip() + " ..."
 
 
 def _colored(status_value: Status) -> str:

@@ -7,11 +7,9 @@ from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.core.ports import CollectionGeneration
 from rag_pipeline.settings import Settings
-from rag_pipeline_tests.conftest import own_settings
 from rag_pipeline_tests.embedding_server import EmbeddingServer
 from rag_pipeline_tests.model_server import ModelServer
 from rag_pipeline_tests.query.corpus import DIMENSIONS, Corpus, WatchedIndex
-from rag_pipeline_tests.query.library import Library, opened
 
 
 @pytest.fixture
@@ -34,9 +32,3 @@ def corpus(servers: Settings, facts: Facts) -> Iterator[Corpus]:
 def models() -> Iterator[ModelServer]:
     with ModelServer() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def library(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    with own_settings(servers, tmp_path_factory.mktemp("library")) as settings, opened(settings) as library:
-        yield library

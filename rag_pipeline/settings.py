@@ -118,6 +118,11 @@ class Settings(BaseSettings):
 
     max_attempts: int = Field(default=3, gt=0)
     retry_base_seconds: float = Field(default=5.0, gt=0)
+    version_retention_seconds: float = Field(default=0.0, ge=0)
+    """How long a superseded version is kept for `rollback`. At least a minute passes in any case: queries that are
+    under way may still need it. Kept versions take room in every store, and in the candidates of a search."""
+    embedding_price_per_million_tokens: float = Field(default=0.0, ge=0)
+    """For the cost in `plan`, in any currency."""
     lease_seconds: float = Field(default=60.0, gt=0)
     """A run that has not sent a heartbeat for this long has lost its documents."""
 

@@ -8,11 +8,10 @@ from typing import Self
 
 from rag_pipeline.adapters.dagster_runs import DagsterRuns
 from rag_pipeline.adapters.postgres.conversations import Conversations
-from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
-from rag_pipeline.core.documents import Deletion, Document, KnowledgeBase, Status
-from rag_pipeline.core.ports import Embedder, ObjectStore, VectorIndex
+from rag_pipeline.core.documents import Deletion, Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.reconciliation import Reconciled
+from rag_pipeline.core.staleness import ReindexPlan
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
 from rag_pipeline.query.answering import Answering, AnswerStream
@@ -23,6 +22,9 @@ from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalResult, RetrievalRun
 from rag_pipeline.query.retriever import Retriever
 from rag_pipeline.settings import Settings
+from rag_pipeline.stages.reconcile import reconcile
+from rag_pipeline.stages.reindex import plan_reindex, reindex, reindex_stale, roll_back
+from rag_pipeline.stages.services import Services
 
 FIRST_POLL_SECONDS = 0.2
 LONGEST_POLL_SECONDS = 2.0
@@ -41,24 +43,19 @@ class RagClient:
     """
 
     def __init__(self, settings: Settings) -> None:
-        from rag_pipeline.adapters.embedders.factory import create_embedder
-        from rag_pipeline.adapters.milvus import MilvusIndex
-        from rag_pipeline.adapters.object_store import MinioObjectStore
-
-        self._settings = settings
-        self._facts = Facts.from_settings(settings)
-        self._objects: ObjectStore = MinioObjectStore.from_settings(settings)
-        self._vectors: VectorIndex = MilvusIndex.from_settings(settings)
-        self._embedder: Embedder = create_embedder(settings)
+        self._services = services = Services.from_settings(settings)
+        self._facts = services.facts
         self._retriever = Retriever.from_settings(
-            settings, facts=self._facts, index=self._vectors, embedder=self._embedder
+            settings, facts=services.facts, index=services.vectors, embedder=services.embedder
         )
         self.conversations = Conversations(self._facts.engine)
-        self._answering = Answering(retriever=self._retriever, objects=self._objects, conversations=self.conversations)
-        self._evidence = VisualEvidence(retriever=self._retriever, objects=self._objects)
+        self._answering = Answering(
+            retriever=self._retriever, objects=services.objects, conversations=self.conversations
+        )
+        self._evidence = VisualEvidence(retriever=self._retriever, objects=services.objects)
         self._lifecycle = Lifecycle(self._facts, DagsterRuns(settings))
         self._submission = Submission(
-            facts=self._facts, objects=self._objects, max_upload_bytes=settings.max_upload_bytes
+            facts=self._facts, objects=services.objects, max_upload_bytes=settings.max_upload_bytes
         )
 
     @classmethod
@@ -174,6 +171,52 @@ class RagClient:
         """Hand a FAILED or CANCELED document back to the pipeline; it goes on from the failed stage."""
         return self._facts.documents.retry(self.document(document_id).id)
 
+    def reindex(self, document_id: str, *, from_stage: str | None = None, force: bool = False) -> Document:
+        """Build the document's next version from the same bytes while the live one answers; see `stages.reindex`.
+
+        Args:
+            document_id: id, partition key or path.
+            from_stage: do this stage and all after it, whether or not something has changed, e.g. `"parsed_blocks"`.
+            force: do every stage. Without either, only what is stale is done, and nothing if nothing is.
+
+        Raises:
+            ResourceNotFoundError: no such document.
+            DocumentBusyError: it is being worked on, canceled or deleted.
+            ConfigurationError: no such stage.
+        """
+        try:
+            stage = None if from_stage is None else Stage(from_stage)
+        except ValueError as error:
+            raise ConfigurationError(f"{from_stage!r} is no stage; one of {', '.join(Stage)}") from error
+        document = self.document(document_id)
+        reindex(self._services, document, from_stage=stage, force=force)
+        return self.document(document.id)
+
+    def plan(self, kb: str | None = None) -> ReindexPlan:
+        """What a change of parser, chunking, embedder or analyzer has made stale, and what it costs to do anew.
+
+        Nothing runs. `kb`: only this knowledge base.
+        """
+        return plan_reindex(self._services, kb_id=self._kb_id(kb))
+
+    def reindex_stale(self, kb: str | None = None) -> int:
+        """Queue exactly what `plan` lists, from the first stale stage of each document; returns how many documents."""
+        return reindex_stale(self._services, kb_id=self._kb_id(kb))
+
+    def rollback(self, document_id: str) -> Document:
+        """Let the newest older version that is kept (RAG_VERSION_RETENTION_SECONDS) answer again, at once.
+
+        `reindex`, or the newest bytes submitted again, go forward again.
+
+        Raises:
+            ResourceNotFoundError: no such document.
+            DocumentBusyError: a version is being built.
+            IllegalTransitionError: it is not READY, or no older version is kept.
+        """
+        document = self.document(document_id)
+        roll_back(self._services, document)
+        return self.document(document.id)
+
     def cancel(self, document_id: str, *, reason: str | None = None) -> Document:
         """Stop the work on a document; its live version goes on answering, and `retry` goes on where it stopped.
 
@@ -228,21 +271,7 @@ class RagClient:
         Raises:
             TemporaryError: a store is down.
         """
-        from rag_pipeline.adapters.artefacts import ArtefactStore
-        from rag_pipeline.adapters.snapshots import FileSnapshotStore
-        from rag_pipeline.stages.reconcile import reconcile
-        from rag_pipeline.stages.services import Services
-
-        services = Services(
-            settings=self._settings,
-            facts=self._facts,
-            objects=self._objects,
-            vectors=self._vectors,
-            embedder=self._embedder,
-            snapshots=FileSnapshotStore.from_settings(self._settings),
-            artefacts=ArtefactStore(self._objects),
-        )
-        return reconcile(services, repair=repair)
+        return reconcile(self._services, repair=repair)
 
     def search(
         self,
@@ -284,12 +313,14 @@ class RagClient:
         asking = None if principals is None else tuple(principals)
         return self._evidence.png(result_or_image_id, kb=kb, principals=asking)
 
+    def _kb_id(self, name: str | None) -> str | None:
+        return None if name is None else self._facts.knowledge_bases.active(name).id
+
     def close(self) -> None:
         """Free connections."""
         self._evidence.close()
         self._retriever.close()
-        self._embedder.close()
-        self._facts.close()
+        self._services.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,23 +10,29 @@ GRACE_SECONDS = 60.0
 """A query that searched Milvus before the flip may still ask PostgreSQL for rows of the old version."""
 
 
-def remove_superseded(services: Services, *, limit: int, grace_seconds: float = GRACE_SECONDS) -> int:
+def remove_superseded(services: Services, *, limit: int, kept_seconds: float | None = None) -> int:
     """Remove at most `limit` superseded versions; returns how many.
+
+    Args:
+        services: adapters and settings.
+        limit: most versions of one call.
+        kept_seconds: how long they stay after they were replaced; None: as the settings say.
 
     Raises:
         TemporaryError: a store is down; the versions not finished are tried again by the next call.
     """
-    versions = services.facts.versions.superseded(grace_seconds=grace_seconds, limit=limit)
+    kept = max(services.settings.version_retention_seconds, GRACE_SECONDS) if kept_seconds is None else kept_seconds
+    versions = services.facts.versions.take_superseded(kept_seconds=kept, limit=limit)
     for version in versions:
         _remove(services, version)
     return len(versions)
 
 
 def _remove(services: Services, old: SupersededVersion) -> None:
-    live = services.facts.live_generation()
     chunk_ids = services.facts.chunk_rows.ids(old.document_id, old.version)
-    if live is not None and chunk_ids:
-        services.vectors.delete(live[0], chunk_ids)
+    if chunk_ids:
+        for generation in services.facts.generations():
+            services.vectors.delete(generation, chunk_ids)
     services.snapshots.delete(old.kb_id, old.document_id, version=old.version)
     own, others = services.facts.versions.object_keys(old.document_id, old.version)
     prefix = f"kb/{old.kb_id}/{old.document_id}/v{old.version}/"

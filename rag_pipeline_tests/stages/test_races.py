@@ -124,4 +124,4 @@ def settle(runner: Runner) -> None:
         waiting = runner.services.facts.deletions.list(only_unfinished=True, limit=1)
         if not waiting and set(counts) <= {Status.READY, Status.CANCELED, Status.FAILED, Status.NO_CONTENT}:
             break
-    remove_superseded(runner.services, limit=100, grace_seconds=0)
+    remove_superseded(runner.services, limit=100, kept_seconds=0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rag_pipeline.adapters.postgres.documents import NO_ERROR
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.next_version import copy_version
 from rag_pipeline.adapters.postgres.schema import (
@@ -21,7 +22,7 @@ from rag_pipeline.adapters.postgres.schema import (
     stage_artefacts,
     stage_attempts,
 )
-from rag_pipeline.core.documents import WORKING, Stage, Status, allowed_from
+from rag_pipeline.core.documents import SETTLED, WORKING, Stage, Status, allowed_from
 from rag_pipeline.core.work import BatchPlan, Candidate, StageArtefact, WorkItem
 
 _STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
@@ -141,12 +142,18 @@ class Claims:
             )
         return batch_id
 
-    def open_versions(self, items: Sequence[WorkItem], fingerprints: Mapping[str, Mapping[Stage, str]]) -> None:
+    def open_versions(
+        self, items: Sequence[WorkItem], fingerprints: Mapping[str, Mapping[Stage, str]]
+    ) -> frozenset[str]:
         """Begin the next version, of the same bytes, of settled documents; the live version goes on answering.
 
-        Finished stages whose fingerprint would not change are taken over from the present version, so a rebuild
-        begins at the first stale stage.
+        Finished stages whose fingerprint is the one given are taken over from the present version, so a rebuild
+        begins at the first stage that is stale or left out of `fingerprints`.
+
+        Returns:
+            Ids of the documents it was done for; the others have changed meanwhile or are busy.
         """
+        opened = set()
         with transaction(self._engine) as connection:
             for item in items:
                 changed = connection.execute(
@@ -155,24 +162,28 @@ class Claims:
                         documents.c.id == item.document_id,
                         documents.c.version == item.version,
                         documents.c.batch_id.is_(None),
-                        documents.c.status.in_((Status.READY, Status.NO_CONTENT)),
+                        documents.c.status.in_(SETTLED),
                     )
                     .values(
                         version=item.version + 1,
                         status=Status.PENDING,
                         attempt=0,
                         uncounted_attempts=0,
+                        cancel_reason=None,
                         available_at=sa.func.now(),
                         updated_at=sa.func.now(),
+                        **NO_ERROR,
                     )
                 )
                 if changed.rowcount == 1:
                     copy_version(connection, item, fingerprints[item.document_id])
+                    opened.add(item.document_id)
+        return frozenset(opened)
 
     def items(self, *, partition_keys: Sequence[str]) -> list[WorkItem]:
         """The documents of the partitions, in the order given; deleted ones are left out."""
         with transaction(self._engine) as connection:
-            rows = connection.execute(_ITEMS.where(documents.c.partition_key.in_(partition_keys))).mappings()
+            rows = connection.execute(ITEMS.where(documents.c.partition_key.in_(partition_keys))).mappings()
             found = {row["partition_key"]: work_item(row) for row in rows}
         return [found[key] for key in partition_keys if key in found]
 
@@ -350,7 +361,7 @@ _WAITING = (
     .with_for_update(of=documents, skip_locked=True)
 )
 
-_ITEMS = (
+ITEMS = (
     sa.select(
         documents,
         knowledge_bases.c.name.label("kb_name"),

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases, stage_artefacts
+from rag_pipeline.adapters.postgres.versions import make_live
 from rag_pipeline.core.documents import (
     SETTLED,
     SHORTEST_ID,
@@ -191,6 +192,10 @@ class Documents:
             raise DocumentBusyError(f"{existing.source_path} is {existing.status}: submit it again when that is done")
         if existing.status in _RETRIED_BY_SUBMIT:
             self._requeue(connection, existing.id)
+            existing = self._one(connection, existing.id)
+        elif existing.status is Status.READY and existing.live_version not in (None, existing.version):
+            # It was rolled back, and now its newest bytes are wanted again.
+            make_live(connection, existing.id, existing.live_version, existing.version)
             existing = self._one(connection, existing.id)
         return replace(existing, duplicate=True)
 

@@ -16,6 +16,7 @@ from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
 from rag_pipeline.adapters.postgres.reconciliation import Reconciliation
 from rag_pipeline.adapters.postgres.schema import collections
+from rag_pipeline.adapters.postgres.staleness import Staleness
 from rag_pipeline.adapters.postgres.versions import Versions
 from rag_pipeline.core.ports import CollectionGeneration, EmbedderIdentity
 from rag_pipeline.errors import ConfigurationError
@@ -32,6 +33,7 @@ class Facts:
         self.claims = Claims(engine, max_attempts=retry.max_attempts)
         self.chunk_rows = ChunkRows(engine)
         self.versions = Versions(engine)
+        self.staleness = Staleness(engine)
         self.cancellations = Cancellations(engine)
         self.deletions = Deletions(engine)
         self.reconciliation = Reconciliation(engine)

@@ -1,4 +1,4 @@
-"""Superseded versions: which may be removed, what other versions still refer to, and the end of their rows."""
+"""Versions beside the newest: going back to one, which may be removed, and the end of their rows."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,8 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, images, stage_artefacts
-from rag_pipeline.core.documents import Stage
+from rag_pipeline.core.documents import SETTLED, Stage, Status
+from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +25,75 @@ class Versions:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def superseded(self, *, grace_seconds: float, limit: int) -> list[SupersededVersion]:
-        """Versions replaced longer ago than the grace period, oldest first."""
-        statement = (
+    def take_superseded(self, *, kept_seconds: float, limit: int) -> list[SupersededVersion]:
+        """Versions replaced longer ago than they are kept, oldest first; `roll_back` cannot go to them any more."""
+        due = (
             sa.select(documents.c.kb_id, document_versions.c.document_id, document_versions.c.version)
             .join(documents, documents.c.id == document_versions.c.document_id)
             .where(
                 document_versions.c.superseded_at
-                < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, grace_seconds),
+                < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, kept_seconds),
                 document_versions.c.version != documents.c.version,
                 document_versions.c.version.is_distinct_from(documents.c.live_version),
             )
             .order_by(document_versions.c.superseded_at)
             .limit(limit)
+            # The document's row is what a rollback locks: of the two, one sees what the other did.
+            .with_for_update(of=documents, skip_locked=True)
         )
         with transaction(self._engine) as connection:
-            return [SupersededVersion(**row) for row in connection.execute(statement).mappings()]
+            found = [SupersededVersion(**row) for row in connection.execute(due).mappings()]
+            for each in found:
+                connection.execute(
+                    sa.update(document_versions)
+                    .where(
+                        document_versions.c.document_id == each.document_id,
+                        document_versions.c.version == each.version,
+                    )
+                    .values(ready_at=None)
+                )
+        return found
+
+    def roll_back(self, document_id: str, *, collection: str) -> int:
+        """Let the newest older version that is kept answer again; returns its number.
+
+        Args:
+            document_id: the document.
+            collection: the one that answers queries; versions indexed elsewhere cannot answer.
+
+        Raises:
+            DocumentBusyError: a version is being built.
+            IllegalTransitionError: it is not READY, or no older version is kept.
+        """
+        with transaction(self._engine) as connection:
+            document = _locked(connection, document_id)
+            older = connection.execute(
+                sa.select(sa.func.max(document_versions.c.version)).where(
+                    document_versions.c.document_id == document_id,
+                    document_versions.c.version < document.live_version,
+                    document_versions.c.ready_at.is_not(None),
+                    document_versions.c.collection == collection,
+                )
+            ).scalar()
+            if older is None:
+                raise IllegalTransitionError(
+                    f"no version of {document.source_path} older than {document.live_version} is kept: superseded "
+                    "versions stay for RAG_VERSION_RETENTION_SECONDS; submit the former file again"
+                )
+            make_live(connection, document_id, document.live_version, int(older))
+        return int(older)
+
+    def roll_forward(self, document_id: str) -> None:
+        """Let the newest version of a document that was rolled back answer again; otherwise nothing changes.
+
+        Raises:
+            DocumentBusyError: a version is being built.
+            IllegalTransitionError: it is not READY.
+        """
+        with transaction(self._engine) as connection:
+            document = _locked(connection, document_id)
+            if document.version != document.live_version:
+                make_live(connection, document_id, document.live_version, document.version)
 
     def object_keys(self, document_id: str, version: int) -> tuple[frozenset[str], frozenset[str]]:
         """Keys that the version's rows name, and keys that other versions of the document name."""
@@ -69,3 +123,29 @@ class Versions:
                 connection.execute(
                     sa.delete(table).where(table.c.document_id == document_id, table.c.version == version)
                 )
+
+
+def _locked(connection: sa.Connection, document_id: str) -> sa.Row[tuple[str, str, int, int]]:
+    """The READY document, locked."""
+    columns = (documents.c.source_path, documents.c.status, documents.c.version, documents.c.live_version)
+    row = connection.execute(sa.select(*columns).where(documents.c.id == document_id).with_for_update()).first()
+    if row is None:
+        raise ResourceNotFoundError(f"there is no document {document_id!r}")
+    if row.status not in SETTLED:
+        raise DocumentBusyError(f"{row.source_path} is {row.status}: wait for version {row.version}, or cancel it")
+    if row.status != Status.READY:
+        raise IllegalTransitionError(f"{row.source_path} is {row.status}: only a READY document changes its version")
+    return row
+
+
+def make_live(connection: sa.Connection, document_id: str, before: int, after: int) -> None:
+    """Let another finished version answer, in an open transaction that has locked the document."""
+    connection.execute(
+        sa.update(documents).where(documents.c.id == document_id).values(live_version=after, updated_at=sa.func.now())
+    )
+    for version, superseded_at in ((before, sa.func.now()), (after, sa.null())):
+        connection.execute(
+            sa.update(document_versions)
+            .where(document_versions.c.document_id == document_id, document_versions.c.version == version)
+            .values(superseded_at=superseded_at)
+        )

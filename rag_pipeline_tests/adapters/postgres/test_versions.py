@@ -6,7 +6,7 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.node_log import node_log
 from rag_pipeline.adapters.postgres.schema import document_versions, images, stage_artefacts
 from rag_pipeline.adapters.postgres.versions import SupersededVersion
-from rag_pipeline.core.documents import Document, KnowledgeBase, Stage, Status
+from rag_pipeline.core.documents import SETTLED, Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.partitions import image_id
 from rag_pipeline.core.work import WorkItem
 from rag_pipeline_tests.adapters.postgres.rows import (
@@ -76,7 +76,7 @@ def test_the_next_version_waits_for_the_sensor(facts: Facts, ready: Document) ->
     assert (batch.first_partition, batch.document_count) == (ready.partition_key, 1)
 
 
-@pytest.mark.parametrize("status", [status for status in Status if status not in {Status.READY, Status.NO_CONTENT}])
+@pytest.mark.parametrize("status", sorted(set(Status) - SETTLED))
 def test_no_next_version_beside_one_that_is_not_settled(facts: Facts, ready: Document, status: Status) -> None:
     (item,) = items(facts, ready)
     set_status(facts, ready, status)
@@ -153,17 +153,17 @@ def test_superseded_versions_are_listed_after_the_grace_period(
     facts: Facts, kb: KnowledgeBase, ready: Document
 ) -> None:
     open_next(facts, ready)
-    assert facts.versions.superseded(grace_seconds=0, limit=10) == []
+    assert facts.versions.take_superseded(kept_seconds=0, limit=10) == []
     make_ready(facts, ready)
-    assert facts.versions.superseded(grace_seconds=60, limit=10) == []
+    assert facts.versions.take_superseded(kept_seconds=60, limit=10) == []
     old = SupersededVersion(kb_id=kb.id, document_id=ready.id, version=1)
     with facts.engine.begin() as connection:
         past = sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, 61)
         connection.execute(
             sa.update(document_versions).where(document_versions.c.version == 1).values(superseded_at=past)
         )
-    assert facts.versions.superseded(grace_seconds=60, limit=10) == [old]
-    assert facts.versions.superseded(grace_seconds=60, limit=0) == []
+    assert facts.versions.take_superseded(kept_seconds=60, limit=10) == [old]
+    assert facts.versions.take_superseded(kept_seconds=60, limit=0) == []
 
 
 def test_forget_removes_the_rows_of_the_version_and_keeps_the_node_log(facts: Facts, ready: Document) -> None:

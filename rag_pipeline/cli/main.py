@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rag_pipeline.cli import demo, documents, inspect, lifecycle, questions, servers, versions
+from rag_pipeline.cli import demo, documents, evaluate, inspect, lifecycle, questions, servers, versions
 from rag_pipeline.errors import RagPipelineError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (servers, demo, documents, questions, lifecycle, versions, inspect):
+for module in (servers, demo, documents, questions, lifecycle, versions, inspect, evaluate):
     module.register(app)
 
 

@@ -1,0 +1,147 @@
+"""`rag-pipeline evaluate`: how good retrieval is, on a test set with known right answers."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from rag_pipeline.cli.documents import JsonOption, console
+from rag_pipeline.errors import ConfigurationError
+from rag_pipeline.evaluation.dataset import read_dataset
+from rag_pipeline.evaluation.evaluation import EvaluationMode, Report, differences, evaluate
+from rag_pipeline.query.client import RagClient
+from rag_pipeline.settings import Settings
+from rag_pipeline.stages.services import Services
+
+MODES: tuple[EvaluationMode, ...] = ("dense", "bm25", "hybrid", "rerank")
+OWN_SERVERS = ("postgres_url", "dagster_postgres_url", "s3_endpoint", "milvus_uri")
+"""Settings that are left out, so that a test set never gets into the stores of a deployment."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("evaluate")(command)
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="BEIR layout: queries.jsonl, qrels.tsv, corpus.jsonl or pdfs/.")],
+    as_json: JsonOption = False,
+    queries: Annotated[int | None, typer.Option("--queries", min=1, help="Only so many, spread evenly.")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="dense, bm25, hybrid or rerank; else all.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Keep the documents and vectors here for the next run.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write the report here as JSON.")] = None,
+    compare: Annotated[Path | None, typer.Option("--compare", help="An earlier report of the same set.")] = None,
+) -> None:
+    """Ingest a test set into a scratch knowledge base on servers of its own, ask its questions, print the figures."""
+    earlier = None if compare is None else _read_report(compare)
+    dataset = read_dataset(folder, most_queries=queries)
+    with ExitStack() as stack:
+        scratch = data_dir or Path(stack.enter_context(_temporary_folder()))
+        settings = stack.enter_context(_scratch_system(Settings.load(), scratch / dataset.name))
+        services = stack.enter_context(Services.from_settings(settings))
+        client = stack.enter_context(RagClient(settings))
+        progress = stack.enter_context(_progress())
+        report = evaluate(
+            services,
+            client,
+            dataset,
+            scratch=scratch / dataset.name / "documents",
+            modes=_modes(mode, settings),
+            progress=progress,
+        )
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(report.as_json() + "\n", "utf-8")
+    if as_json:
+        print(json.dumps(json.loads(report.as_json()), ensure_ascii=False))
+    else:
+        _print(report)
+    if earlier is not None:
+        for line in differences(earlier, report):
+            print(line, file=sys.stderr if as_json else sys.stdout)
+
+
+def _modes(wanted: str | None, settings: Settings) -> tuple[EvaluationMode, ...]:
+    """The one that is wanted, else all that these settings have.
+
+    Raises:
+        ConfigurationError: no such mode, or it needs an endpoint that is not set.
+    """
+    if wanted is not None and wanted not in MODES:
+        raise ConfigurationError(f"--mode {wanted}: one of {', '.join(MODES)}")
+    if wanted == "rerank" and settings.rerank_url is None:
+        raise ConfigurationError("--mode rerank needs RAG_RERANK_URL")
+    if wanted is not None:
+        return tuple(mode for mode in MODES if mode == wanted)
+    return MODES if settings.rerank_url is not None else MODES[:3]
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="rag-evaluate-") as folder:
+        Path(folder).chmod(0o755)  # as root, PostgreSQL runs as another user and must reach its data
+        yield folder
+
+
+@contextmanager
+def _scratch_system(settings: Settings, folder: Path) -> Iterator[Settings]:
+    """Embedded servers in the folder, with the models of the usual data folder."""
+    from rag_pipeline.adapters.object_store import MinioObjectStore
+    from rag_pipeline.adapters.postgres.schema import migrate
+    from rag_pipeline.local.servers import EmbeddedServers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    changes: dict[str, Any] = dict.fromkeys(OWN_SERVERS)
+    changes |= {"data_dir": folder, "models_dir": settings.models.resolve()}
+    with EmbeddedServers() as servers:
+        own = servers.start(settings.model_copy(update=changes))
+        migrate(own.require_postgres())
+        MinioObjectStore.from_settings(own).ensure_bucket()
+        yield own
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars on the error stream, so that the output stays clean."""
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield show
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"--compare {path}: {error}") from error
+
+
+def _print(report: Report) -> None:
+    rate = "up to date" if report.documents_per_second is None else f"{report.documents_per_second} documents/s"
+    console.print(f"[bold]{report.dataset}[/]: {report.documents} documents ({rate}), {report.queries} questions")
+    for failure in report.failures:
+        console.print(f"[red]not ingested[/] {failure}", markup=True)
+    measures = list(dict.fromkeys(name for mode in report.modes.values() for name in mode.means))
+    table = Table("mode", *measures, "p50 ms", "p95 ms")
+    for name, mode in report.modes.items():
+        cells = []
+        for measure in measures:
+            low, high = mode.intervals[measure]
+            cells.append(f"{mode.means[measure]:.3f} [dim]{low:.2f}-{high:.2f}[/]")
+        table.add_row(name, *cells, f"{mode.p50_milliseconds:.0f}", f"{mode.p95_milliseconds:.0f}")
+    console.print(table)

@@ -67,9 +67,9 @@ def read_dataset(folder: Path, *, most_queries: int | None = None) -> Dataset:
             if "start" in row
         }
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigurationError(
-            f"{folder} is no test set: {error!r} (wanted: queries.jsonl, qrels.tsv, and corpus.jsonl or pdfs/)"
-        ) from error
+        raise _no_test_set(folder, repr(error)) from error
+    if not queries:
+        raise _no_test_set(folder, "no question is judged")
     chosen = list(queries)
     if most_queries is not None and most_queries < len(chosen):
         chosen = [chosen[place * len(chosen) // most_queries] for place in range(most_queries)]
@@ -80,6 +80,11 @@ def read_dataset(folder: Path, *, most_queries: int | None = None) -> Dataset:
         relevant={query_id: relevant[query_id] for query_id in chosen},
         spans={query_id: spans[query_id] for query_id in chosen if query_id in spans},
     )
+
+
+def _no_test_set(folder: Path, reason: str) -> ConfigurationError:
+    wanted = "queries.jsonl, qrels.tsv, and corpus.jsonl or pdfs/"
+    return ConfigurationError(f"{folder} is no test set: {reason} (wanted: {wanted})")
 
 
 def write_documents(dataset: Dataset, target: Path) -> dict[str, Path]:

@@ -1,13 +1,11 @@
-"""Recall: the channels of one query, in parallel, each over all variants of the query.
+"""Recall: the channels of one query, side by side, each over all variants of the query.
 
 A channel that fails is left out; what it found before it failed stays.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
+from concurrent.futures import Executor
 
 from rag_pipeline.core.ports import CollectionGeneration, Embedder, SearchScope, VectorHit, VectorIndex, Vectors
 from rag_pipeline.errors import RagPipelineError
@@ -18,7 +16,7 @@ REWRITTEN = ":rewritten"
 
 
 class Recall:
-    """The channels of one query; a context manager, because it owns threads."""
+    """The channels of one query."""
 
     def __init__(
         self,
@@ -29,6 +27,7 @@ class Recall:
         index: VectorIndex,
         generation: CollectionGeneration,
         embedder: Embedder,
+        threads: Executor,
     ) -> None:
         """Ask nobody yet.
 
@@ -39,6 +38,7 @@ class Recall:
             index: vectors and BM25.
             generation: the collection that answers; `embedder` is the one it was filled by.
             embedder: for the dense channel.
+            threads: for all channels but one, which is asked in the caller's thread.
         """
         self._variants = variants
         self._channels = channels
@@ -50,16 +50,7 @@ class Recall:
         self._milliseconds = dict.fromkeys(channels, 0.0)
         self._found: dict[str, list[str]] = {}
         self._errors: dict[str, RagPipelineError] = {}
-        self._threads = ThreadPoolExecutor(max_workers=len(channels), thread_name_prefix="recall")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # Whoever cancels is not kept waiting for servers that are slow to answer.
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = threads
 
     def restrict(self, scope: SearchScope) -> None:
         """Search another scope from now on."""
@@ -72,7 +63,10 @@ class Recall:
             RagPipelineError: no channel has ever found anything; the error is that of the first.
         """
         working = [channel for channel in self._channels if channel not in self._errors]
-        futures = [self._threads.submit(self._ask, channel, limit) for channel in working]
+        futures = [self._threads.submit(self._ask, channel, limit) for channel in working[1:]]
+        # Cancellation comes through here at once; whoever cancels is not kept waiting for the other channel.
+        for channel in working[:1]:
+            self._ask(channel, limit)
         for future in futures:
             future.result()
         if not self._found:

@@ -9,6 +9,7 @@ there an error: without the facts nobody knows what may be shown.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,6 +40,8 @@ QUERY_CHARACTERS = 4_000
 """Longer questions are cut; embedders read about 512 tokens."""
 MOST_HITS = 4_000
 """Hits asked of a channel, at most, when most of what it finds may not be shown."""
+SEARCHES_AT_ONCE = 16
+"""Second channels of concurrent queries; more wait."""
 REFILLS = 2
 """Searches again, each with four times the hits, when too few of them may be shown."""
 PUSHED_DOWN = 1_000
@@ -68,6 +71,10 @@ class SearchEngine:
     chat: ChatModel | None = None
     """For rewriting."""
     rewrite_timeout_seconds: float = 5.0
+    threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=SEARCHES_AT_ONCE, thread_name_prefix="recall")
+    )
+    """For recall; started when first needed and kept, because starting one costs more than the rest of a query."""
 
 
 def retrieve(
@@ -131,16 +138,16 @@ class _Run:
             self.notes.append("no document to search")
             return ()
         self.variants = [self.query, *self._rewritten(earlier_questions)]
-        with Recall(
+        self.recall = Recall(
             self.variants,
             CHANNELS[self.options.mode],
             scope=SearchScope(kb_id=self.kb_id, document_ids=document_ids),
             index=self.engine.index,
             generation=self.generation,
             embedder=self.engine.embedder,
-        ) as recall:
-            self.recall = recall
-            candidates = self._usable(recall, is_pushed_down=document_ids is not None)
+            threads=self.engine.threads,
+        )
+        candidates = self._usable(self.recall, is_pushed_down=document_ids is not None)
         return self._results(self._reranked(candidates[: self.options.width]))
 
     def finished(self, results: tuple[RetrievalResult, ...]) -> RetrievalRun:

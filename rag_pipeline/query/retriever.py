@@ -5,7 +5,7 @@ from typing import Self
 
 from rag_pipeline.adapters.chat import OpenAICompatibleChat
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.passages import Passages
+from rag_pipeline.adapters.postgres.passages import Passages, search_target
 from rag_pipeline.adapters.rerank import HttpReranker
 from rag_pipeline.core.filters import DocumentScope
 from rag_pipeline.core.ports import Embedder, VectorIndex
@@ -53,11 +53,11 @@ class Retriever:
             FactsUnavailableError: PostgreSQL does not answer, so nobody knows what may be shown.
             RagPipelineError: every recall channel failed; the error is that of the first.
         """
-        kb_id = self.facts.knowledge_bases.active(kb).id
-        live = self.facts.live_generation()
-        if live is None:
+        target = search_target(self.facts.engine, kb)
+        if target is None:
+            self.facts.knowledge_bases.active(kb)  # raises unless it is only that nothing is indexed
             return RetrievalRun(results=(), trace=Trace(query=question, notes=("nothing has been indexed yet",)))
-        generation, embedder_key = live
+        kb_id, generation, embedder_key = target
         own_key = self.engine.embedder.identity.key
         if embedder_key != own_key:
             raise ConfigurationError(
@@ -80,6 +80,7 @@ class Retriever:
 
     def close(self) -> None:
         """Close the connections to the endpoints; facts, index and embedder belong to the caller."""
+        self.engine.threads.shutdown(wait=False, cancel_futures=True)
         for endpoint in (self.engine.reranker, self.engine.chat):
             if endpoint is not None:
                 endpoint.close()

@@ -11,9 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.engine import reading
 from rag_pipeline.adapters.postgres.schema import (
     chunks,
+    collections,
     document_versions,
     documents,
     images,
@@ -24,6 +25,7 @@ from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.filters import ACCESS_FIELD, FILE_FIELDS, Condition, DocumentScope, Scalar
 from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.core.passages import StoredChunk, StoredImage
+from rag_pipeline.core.ports import CollectionGeneration
 
 SECTION_CHUNKS = 400
 """Chunks read of one section; a section has at most 2,000 tokens, so even chunks of one sentence fit."""
@@ -47,7 +49,7 @@ class Passages:
         statement = self.documents_query().order_by(documents.c.id)
         if limit is not None:
             statement = statement.limit(limit + 1)
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             found = tuple(connection.execute(statement).scalars())
         return None if limit is not None and len(found) > limit else found
 
@@ -78,12 +80,12 @@ class Passages:
                 stage_artefacts.c.stage == Stage.PARSED_BLOCKS,
             )
         )
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             return connection.execute(statement).scalar()
 
     def live(self, chunk_ids: Sequence[str]) -> dict[str, StoredChunk]:
         """Those of the chunks that may be used and whose version answers queries now; others are left out."""
-        return {chunk.chunk_id: chunk for chunk in self._chunks(chunks.c.id.in_(chunk_ids))}
+        return {chunk.chunk_id: chunk for chunk in self._chunks(chunks.c.id == _any(chunk_ids))}
 
     def sections(self, found: Sequence[StoredChunk]) -> dict[str, list[StoredChunk]]:
         """All chunks of the sections that the given chunks belong to, in order, by section id."""
@@ -110,7 +112,7 @@ class Passages:
             .order_by(images.c.document_id, images.c.position)
         )
         found: dict[str, list[StoredImage]] = {}
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             for row in connection.execute(statement).mappings():
                 found.setdefault(row["document_id"], []).append(
                     StoredImage(
@@ -134,7 +136,7 @@ class Passages:
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
             .where(*self._visible, images.c.id == image_id)
         )
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             return connection.execute(statement).scalar()
 
     def original_key(self, document_id: str, version: int) -> str | None:
@@ -155,7 +157,7 @@ class Passages:
                 document_versions.c.version == version,
             )
         )
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             return connection.execute(statement).scalar()
 
     def _chunks(self, wanted: sa.ColumnElement[bool], *, limit: int | None = None) -> list[StoredChunk]:
@@ -176,8 +178,28 @@ class Passages:
             .order_by(chunks.c.document_id, chunks.c.chunk_index)
             .limit(limit)
         )
-        with transaction(self._engine) as connection:
+        with reading(self._engine) as connection:
             return [_stored_chunk(row) for row in connection.execute(statement).mappings()]
+
+
+def search_target(engine: sa.Engine, kb: str) -> tuple[str, CollectionGeneration, str] | None:
+    """Everything a query has to know before it searches, in one round trip.
+
+    Returns:
+        Id of the active knowledge base of that name, the collection that answers queries, and the key of its embedder;
+        None if there is no such knowledge base or no collection yet.
+    """
+    statement = (
+        sa.select(knowledge_bases.c.id.label("kb_id"), collections)
+        .join_from(knowledge_bases, collections, collections.c.state == "LIVE")
+        .where(knowledge_bases.c.name == kb, knowledge_bases.c.status == "ACTIVE")
+    )
+    with reading(engine) as connection:
+        row = None if has_control_characters(kb) else connection.execute(statement).mappings().first()
+    if row is None:
+        return None
+    generation = CollectionGeneration(collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"])
+    return row["kb_id"], generation, row["embedder"]
 
 
 def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:
@@ -187,18 +209,22 @@ def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:
     of_image = sa.select(images.c.document_id).where(images.c.id == evidence_id)
     of_chunk = sa.select(chunks.c.document_id).where(chunks.c.id == evidence_id)
     statement = sa.select(documents.c.kb_id).where(documents.c.id.in_(of_image.union_all(of_chunk)))
-    with transaction(engine) as connection:
+    with reading(engine) as connection:
         return connection.execute(statement).scalar()
 
 
 def _scope_clauses(scope: DocumentScope) -> list[sa.ColumnElement[bool]]:
     clauses = [_condition_clause(condition) for condition in scope.conditions]
     if scope.document_ids is not None:
-        ids = sa.bindparam("scope_document_ids", list(scope.document_ids), type_=sa.ARRAY(sa.Text))
-        clauses.append(documents.c.id == sa.func.any(ids))
+        clauses.append(documents.c.id == _any(scope.document_ids))
     if scope.principals is not None:
         clauses.append(_access_clause(scope.principals))
     return clauses
+
+
+def _any(values: Sequence[str]) -> sa.ColumnElement[str]:
+    """All values as one parameter: the statement stays the same, and is compiled once, for any number of them."""
+    return sa.func.any(sa.literal(list(values), type_=sa.ARRAY(sa.Text)))
 
 
 def _access_clause(principals: Sequence[str]) -> sa.ColumnElement[bool]:

@@ -1,5 +1,6 @@
 """Images (png, jpg, tiff, webp, bmp) by OCR. A frame of a TIFF is a page; of other formats the first frame counts."""
 
+import io
 import struct
 import warnings
 import zlib
@@ -20,7 +21,7 @@ from rag_pipeline.parsing.pdf.assembly import assemble
 from rag_pipeline.parsing.pdf.layout import arrange
 from rag_pipeline.parsing.pdf.lines import build_segments
 from rag_pipeline.parsing.pdf.pages import PageContent
-from rag_pipeline.parsing.pdf.paragraphs import read_pieces
+from rag_pipeline.parsing.pdf.paragraphs import Piece, read_pieces
 from rag_pipeline.parsing.pdf.scans import words_of_lines
 
 MAX_PIXELS = 100_000_000
@@ -78,6 +79,17 @@ def _opened(request: ParseRequest) -> Iterator[Image.Image]:
 
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error, zlib.error)
 """What image decoders raise on damaged bytes."""
+
+
+def read_picture(content: bytes, request: ParseRequest) -> list[Piece] | None:
+    """What OCR finds in a picture inside another file; None if it is damaged, too large or in an unknown format."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content)) as image:
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            page = _read_frame(image, 1, request)
+    except (Image.DecompressionBombError, UnidentifiedImageError, DocumentTooLargeError, *_DAMAGE):
+        return None
+    return None if page.state is PageState.FAILED else page.pieces
 
 
 def _frames(image: Image.Image, request: ParseRequest) -> int:

@@ -11,6 +11,8 @@ from typing import cast
 from rag_pipeline.core.parsed_document import ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.errors import DocumentTooLargeError, EmptyDocumentError, UnsupportedFormatError
+from rag_pipeline.parsing import libreoffice
+from rag_pipeline.parsing.ladder import climb
 from rag_pipeline.parsing.parser import Parser
 
 HEAD_BYTES = 8192
@@ -62,6 +64,9 @@ _BY_EXTENSION = {extension: target for target, extensions in _PARSERS.items() fo
 _TEXT_LIKE = frozenset({_TEXT, _MARKDOWN, _HTML, _DELIMITED, _JSON, _YAML, _XML, _EMAIL})
 _ARCHIVE_LIKE = frozenset({_DOCX, _PPTX, _XLSX, _EPUB, _OPEN_DOCUMENT})
 
+_LEGACY_OFFICE = "rag_pipeline.parsing.office.legacy:LegacyOfficeParser"
+_LEGACY = frozenset({"doc", "dot", "xls", "ppt", "pps"})
+"""Formats that are read where LibreOffice is installed."""
 _CONVERT = {
     "doc": ".docx", "dot": ".docx", "wps": ".docx", "wpd": ".docx", "pages": ".docx or .pdf",
     "xls": ".xlsx", "xlsb": ".xlsx", "numbers": ".xlsx", "ppt": ".pptx", "pps": ".pptx", "key": ".pptx or .pdf",
@@ -110,12 +115,13 @@ def parse_file(request: ParseRequest) -> ParsedDocument:
 
     Raises:
         EmptyDocumentError: no bytes.
+        ParseTimeoutError: LibreOffice took too long for a legacy file.
         UnsupportedFormatError, CorruptDocumentError, EncryptedDocumentError, DocumentTooLargeError: see `Parser`.
     """
     head = read_head(request.path)
     if not head:
         raise EmptyDocumentError("the file has no bytes: upload it again from its source")
-    document = resolve(request.file_name, head).parse(request)
+    document = climb(resolve(request.file_name, head), request)
     if len(document.text) > request.limits.max_text_characters:
         raise DocumentTooLargeError(
             f"the text has {len(document.text):,} characters, the limit is {request.limits.max_text_characters:,}: "
@@ -140,6 +146,8 @@ def _target(file_name: str, head: bytes | None) -> str:
         if head:
             _refuse_wrong_content(extension, named, head)
         return named
+    if extension in _LEGACY and (head is None or head.startswith(_OLE_HEAD)) and libreoffice.is_installed():
+        return _LEGACY_OFFICE
     if head and extension not in _ARCHIVES and extension not in _CONVERT and _is_plain_text(head):
         return _TEXT
     raise UnsupportedFormatError(_refusal(extension, head))
@@ -200,7 +208,8 @@ def _refusal(extension: str, head: bytes | None) -> str:
     if is_archive:
         return "archives are not read: unpack the file and submit the files in it"
     if extension in _CONVERT:
-        return f".{extension} is not supported: convert the file to {_CONVERT[extension]}"
+        install = ", or install LibreOffice where files are submitted and parsed" if extension in _LEGACY else ""
+        return f".{extension} is not supported: convert the file to {_CONVERT[extension]}{install}"
     if (head or b"").startswith(_OLE_HEAD):
         return "legacy Office files are not supported: convert the file to .docx, .xlsx or .pptx"
     named = f"files with the extension .{extension}" if extension else "files without an extension"

@@ -43,7 +43,7 @@ class PageContent:
 class PageReader:
     """Reads the pages of one document in order."""
 
-    def __init__(self, document: pdfium.PdfDocument, *, engine: OcrEngine, ocr_deadline: float) -> None:
+    def __init__(self, document: pdfium.PdfDocument, *, engine: OcrEngine, ocr_deadline: float, is_deep: bool) -> None:
         """Prepare for a document.
 
         Args:
@@ -51,11 +51,13 @@ class PageReader:
             engine: for pages without a usable text layer.
             ocr_deadline: `time.monotonic()` after which no page is read by OCR any more, so that the text of the
                 others is not lost to the time limit of the file.
+            is_deep: OCR at the full resolution from the start.
         """
         self.pictures = PictureCollector()
         self._document = document
         self._engine = engine
         self._ocr_deadline = ocr_deadline
+        self._is_deep = is_deep
 
     def read(self, number: int) -> PageContent:
         """Read page `number`, counted from 1; a page that cannot be loaded is FAILED with a reason."""
@@ -114,7 +116,7 @@ class PageReader:
         if time.monotonic() > self._ocr_deadline:
             content.reason = f"{reason}, and the time limit left no time for OCR"
             return words
-        scan = read_scan(page, objects, self._engine)
+        scan = read_scan(page, objects, self._engine, is_deep=self._is_deep)
         if scan is None:
             content.reason = f"{reason}, and its images are too large for OCR"
             return words

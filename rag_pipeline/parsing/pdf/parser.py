@@ -37,6 +37,14 @@ class PdfParser(Parser):
     name: ClassVar[str] = "pdf"
     version: ClassVar[str] = "2"
 
+    def __init__(self, *, is_deep: bool = False) -> None:
+        """Prepare a parser.
+
+        Args:
+            is_deep: OCR at the full resolution from the start, for files in which nothing was found otherwise.
+        """
+        self._is_deep = is_deep
+
     def parse(self, request: ParseRequest) -> ParsedDocument:
         """Parse the file.
 
@@ -61,7 +69,8 @@ class PdfParser(Parser):
             outline, per_page = _outline(document)
             if outline:
                 builder.metadata["outline"] = outline
-            reader = PageReader(document, engine=process_engine(request.limits.threads), ocr_deadline=deadline)
+            engine = process_engine(request.limits.threads)
+            reader = PageReader(document, engine=engine, ocr_deadline=deadline, is_deep=self._is_deep)
             pages = [reader.read(number) for number in range(1, count + 1)]
         assemble(builder, pages, per_page)
         builder.images.extend(reader.pictures.images)

@@ -75,14 +75,22 @@ def garbage_score(words: Sequence[Word]) -> float:
     return bad / len(text)
 
 
-def read_scan(page: pdfium.PdfPage, objects: PageObjects, engine: OcrEngine) -> OcrPage | None:
-    """Render and read a loaded page; None where its images are too large to render."""
+def read_scan(page: pdfium.PdfPage, objects: PageObjects, engine: OcrEngine, *, is_deep: bool) -> OcrPage | None:
+    """Render and read a loaded page; None where its images are too large to render.
+
+    Args:
+        page: loaded.
+        objects: drawn on it.
+        engine: that reads it.
+        is_deep: render as large as the engine takes it, and look for lines in all its pixels.
+    """
     if sum(image.width * image.height for image in objects.images) > _MAX_IMAGE_PIXELS:
         return None
     longest = max(page.get_size())
-    scale = min(_FIRST_DPI / _POINTS_PER_INCH, _FIRST_SIDE / longest)
-    result = engine.read(_render(page, scale))
-    finer = min(_FINE_DPI / _POINTS_PER_INCH, (MAX_SIDE - 8) / longest)
+    largest = (MAX_SIDE - 8) / longest
+    scale = largest if is_deep else min(_FIRST_DPI / _POINTS_PER_INCH, _FIRST_SIDE / longest)
+    result = engine.read(_render(page, scale), is_deep=is_deep)
+    finer = min(_FINE_DPI / _POINTS_PER_INCH, largest)
     if result.lines and result.line_height < _SMALL_LINES and finer > 1.25 * scale:
         again = engine.read(_render(page, finer))
         if _confidence(again) >= _confidence(result):

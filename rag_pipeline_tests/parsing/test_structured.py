@@ -180,3 +180,11 @@ def test_lists_of_small_lists_share_records(tmp_path: Path) -> None:
 
 def test_small_list_of_mixed_values(tmp_path: Path) -> None:
     assert records(tmp_path, '[1, [2, [3]], {"a": 4}]') == [("$", "[0]: 1\n[1][0]: 2\n[1][1]: 3"), ("$[2]", "a: 4")]
+
+
+def test_numbers_that_are_no_json_and_escaped_nul_lose_nothing_after_them(tmp_path: Path) -> None:
+    document = parse_bytes(tmp_path, '{"x": NaN, "y": Infinity, "z": 1e400, "n": "a\\u0000b", "t": "tail"}', "a.json")
+    assert "tail" in document.text
+    assert "ab" in document.text
+    assert "\0" not in document.text
+    assert {"NaN", "Infinity", "1e400"} <= set(document.text.replace(",", " ").split())

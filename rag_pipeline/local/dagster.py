@@ -270,6 +270,8 @@ def _spec(
         log=folders.log(name),
         port=port,
         working_dir=Path.cwd(),
+        # Asked to end, it first notes its runs in the database, and waits for ever when that has ended, too.
+        death_signal=signal.SIGKILL if name == CODE_SERVER else signal.SIGINT,
     )
 
 

@@ -1,6 +1,6 @@
 """Become another program: the last step before a server starts, run as a script of its own.
 
-`python launch.py [--parent PID] [--user UID GID] [--named-user UID GID] -- COMMAND ...` resets what a server must not
+`python launch.py [--parent PID [--death-signal N]] [--user UID GID] [--named-user UID GID] -- COMMAND ...` resets what a server must not
 inherit, gives up root, asks the kernel for a signal when the parent dies, and replaces itself with the command. Done
 here and not in `preexec_fn`, which is unsafe in a parent that has threads. Only the standard library is imported, so
 the detour costs about 20 ms.
@@ -21,6 +21,7 @@ def main() -> None:
     """Parse the arguments and exec the command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, help="end with this process, which must be the parent")
+    parser.add_argument("--death-signal", type=int, default=signal.SIGINT, help="sent when that process dies")
     parser.add_argument("--user", type=int, nargs=2, help="uid and gid to change to")
     parser.add_argument("--named-user", type=int, nargs=2, help="uid and gid to appear as, in a user namespace")
     parser.add_argument("command", nargs="+")
@@ -38,14 +39,14 @@ def main() -> None:
     if arguments.named_user:
         _enter_user_namespace(*arguments.named_user)
     if arguments.parent:
-        _end_with_parent(arguments.parent)
+        _end_with_parent(arguments.parent, arguments.death_signal)
     os.execv(arguments.command[0], arguments.command)  # noqa: S606 - a shell would keep the signals' fate unclear
 
 
-def _end_with_parent(parent: int) -> None:
-    """Ask for SIGINT when the parent dies (Linux only). After setuid, which clears the request."""
+def _end_with_parent(parent: int, death_signal: int) -> None:
+    """Ask for a signal when the parent dies (Linux only). After setuid, which clears the request."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the parent process ended before the server was started")
 

@@ -90,6 +90,8 @@ class ProcessSpec:
     working_dir: Path = Path("/")
     user: UserIds | None = None
     """None: the same user."""
+    death_signal: signal.Signals = signal.SIGINT
+    """What the kernel sends it when this process dies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +157,12 @@ def start_process(
 
     Args:
         spec: what to start.
-        detached: False: the kernel sends it SIGINT when this process dies, even by SIGKILL (Linux).
+        detached: False: the kernel sends it `spec.death_signal` when this process dies, even by SIGKILL (Linux).
         environment_mark: see `RunningProcess`.
     """
     launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
     if not detached:
-        launcher += ["--parent", str(os.getpid())]
+        launcher += ["--parent", str(os.getpid()), "--death-signal", str(int(spec.death_signal))]
     if spec.user:
         launcher += ["--user", str(spec.user.uid), str(spec.user.gid)]
     with _open_log(spec.log) as log:

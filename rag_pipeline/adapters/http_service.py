@@ -144,11 +144,18 @@ class JsonService:
         return bytes(content)
 
     def _data_lines(self, response: httpx.Response) -> Iterator[str]:
-        """`data:` lines of an event stream; other fields and comments are passed over (WHATWG HTML, 9.2.6)."""
+        """`data:` lines of an event stream; other fields and comments are passed over (WHATWG HTML, 9.2.6).
+
+        A service that keeps the connection alive with comments alone is given up like one that sends nothing.
+        """
+        waiting_since = time.monotonic()
         with self._translated():
             for line in response.iter_lines():
                 if line.startswith("data:"):
                     yield line.removeprefix("data:").strip()
+                    waiting_since = time.monotonic()
+                elif time.monotonic() - waiting_since > self._timeout_seconds:
+                    raise ModelUnavailableError(f"{self.shown_url}: nothing came for {self._timeout_seconds:g} s")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

@@ -89,6 +89,14 @@ def test_closing_a_stream_closes_the_connection(chat: OpenAICompatibleChat, serv
     assert server.client_gone.wait(10)
 
 
+def test_a_stream_of_comments_alone_is_given_up(server: ModelServer) -> None:
+    chat = OpenAICompatibleChat(url=server.url, model="m", timeout_seconds=0.5)
+    server.hang_after = 2
+    with pytest.raises(ModelUnavailableError, match="nothing came for"):
+        list(chat.stream(MESSAGES))
+    chat.close()
+
+
 def test_a_shorter_limit_for_one_call(chat: OpenAICompatibleChat, server: ModelServer) -> None:
     server.script_chat(Scripted(wait_seconds=60))
     with pytest.raises(ModelUnavailableError, match="Timeout"):

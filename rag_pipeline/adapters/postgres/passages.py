@@ -27,8 +27,8 @@ from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.core.passages import StoredChunk, StoredImage
 from rag_pipeline.core.ports import CollectionGeneration
 
-SECTION_CHUNKS = 400
-"""Chunks read of one section; a section has at most 2,000 tokens, so even chunks of one sentence fit."""
+SECTION_CHUNKS = 200
+"""Chunks before and after a hit that are read of its section: with at most 2,000 tokens it has hardly ever more."""
 
 
 class Passages:
@@ -90,12 +90,21 @@ class Passages:
     def sections(self, found: Sequence[StoredChunk]) -> dict[str, list[StoredChunk]]:
         """All chunks of the sections that the given chunks belong to, in order, by section id."""
         sections: dict[str, list[StoredChunk]] = {}
-        # The document ids let the index find the rows: there is none on the section.
-        of_sections = sa.and_(
-            sa.tuple_(chunks.c.document_id, chunks.c.version).in_({(each.document_id, each.version) for each in found}),
-            chunks.c.parent_id.in_({each.parent_id for each in found}),
+        if not found:
+            return sections
+        # There is no index on the section; with document and position the one on those finds the rows.
+        of_sections = sa.or_(
+            *(
+                sa.and_(
+                    chunks.c.document_id == each.document_id,
+                    chunks.c.version == each.version,
+                    chunks.c.chunk_index.between(each.index - SECTION_CHUNKS, each.index + SECTION_CHUNKS),
+                    chunks.c.parent_id == each.parent_id,
+                )
+                for each in {chunk.parent_id: chunk for chunk in found}.values()
+            )
         )
-        for chunk in self._chunks(of_sections, limit=SECTION_CHUNKS * len(found)):
+        for chunk in self._chunks(of_sections):
             sections.setdefault(chunk.parent_id, []).append(chunk)
         return sections
 
@@ -160,7 +169,7 @@ class Passages:
         with reading(self._engine) as connection:
             return connection.execute(statement).scalar()
 
-    def _chunks(self, wanted: sa.ColumnElement[bool], *, limit: int | None = None) -> list[StoredChunk]:
+    def _chunks(self, wanted: sa.ColumnElement[bool]) -> list[StoredChunk]:
         statement = (
             sa.select(
                 chunks,
@@ -176,7 +185,6 @@ class Passages:
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
             .where(wanted, *self._visible)
             .order_by(chunks.c.document_id, chunks.c.chunk_index)
-            .limit(limit)
         )
         with reading(self._engine) as connection:
             return [_stored_chunk(row) for row in connection.execute(statement).mappings()]

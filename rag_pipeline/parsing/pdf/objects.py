@@ -8,6 +8,7 @@ import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
 
 from rag_pipeline.parsing.pdf.geometry import Affine, Box
+from rag_pipeline.parsing.pdf.native import address_of, get_bounds, get_object, get_type
 
 _MAX_OBJECTS = 20_000
 """Maps and drawings with more objects are not searched for tables."""
@@ -60,27 +61,29 @@ def read_objects(page: pdfium.PdfPage) -> PageObjects:
     images: list[PlacedImage] = []
     bounds = _Bounds()
     segments = shapes = 0
+    page_address = address_of(page.raw)
     for index in range(count):
-        item = pdfium_c.FPDFPage_GetObject(page.raw, index)
-        kind = pdfium_c.FPDFPageObj_GetType(item)
+        address = get_object(page_address, index)
+        kind = get_type(address)
         if kind == pdfium_c.FPDF_PAGEOBJ_PATH:
-            box = bounds.of(item)
+            box = bounds.of(address)
             wide, high = box[2] - box[0], box[3] - box[1]
             if min(wide, high) <= _THICKEST:
                 if max(wide, high) >= _SHORTEST:
                     rules.append(box)
                 continue
             shapes += 1
+            item = _handle(address)
             if segments < _MAX_SEGMENTS and _is_stroked(item):
                 edges = _edges(item)
                 segments += len(edges)
                 rules.extend(edges)
         elif kind == pdfium_c.FPDF_PAGEOBJ_IMAGE:
-            images.append(_image(item, bounds.of(item)))
+            images.append(_image(_handle(address), bounds.of(address)))
         elif kind == pdfium_c.FPDF_PAGEOBJ_FORM:
             # The place of a nested image is given in the form's space; that of the form is near enough.
-            box = bounds.of(item)
-            images.extend(_image(nested, box) for nested in _nested_images(item, depth=0))
+            box = bounds.of(address)
+            images.extend(_image(nested, box) for nested in _nested_images(_handle(address), depth=0))
     return PageObjects(shapes, Rules(rules), images)
 
 
@@ -88,13 +91,19 @@ class _Bounds:
     """Asks for the bounds of objects, left, bottom, right, top in user space, with one set of buffers."""
 
     def __init__(self) -> None:
-        self._values = tuple(ctypes.c_float() for _ in range(4))
+        self._values = (ctypes.c_float * 4)()
+        start = ctypes.addressof(self._values)
+        self._addresses = tuple(start + number * ctypes.sizeof(ctypes.c_float) for number in range(4))
 
-    def of(self, item: "ctypes._Pointer[ctypes.Structure]") -> tuple[float, float, float, float]:
-        left, bottom, right, top = self._values
-        if not pdfium_c.FPDFPageObj_GetBounds(item, left, bottom, right, top):
+    def of(self, address: int) -> tuple[float, float, float, float]:
+        if not get_bounds(address, *self._addresses):
             return (0.0, 0.0, 0.0, 0.0)
-        return (left.value, bottom.value, right.value, top.value)
+        left, bottom, right, top = self._values
+        return (left, bottom, right, top)
+
+
+def _handle(address: int) -> "ctypes._Pointer[ctypes.Structure]":
+    return ctypes.cast(address, pdfium_c.FPDF_PAGEOBJECT)
 
 
 def _image(item: "ctypes._Pointer[ctypes.Structure]", box: tuple[float, float, float, float]) -> PlacedImage:

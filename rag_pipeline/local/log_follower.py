@@ -1,6 +1,6 @@
 """Show several processes' logs as one: new lines as they come, with the time and the process's name in front.
 
-Routine lines of Dagster are left out; the files have them.
+Routine lines of Dagster, and the stacks of failures that name their documents, are left out; the files have them.
 """
 
 import re
@@ -20,6 +20,27 @@ _ROUTINE = re.compile(
     r"|skipped: (?:No document is waiting|The inbox is empty|Nothing to put right)"
 )
 """Lines that come every few seconds while nothing happens, and every event of every run: they stay in the log file."""
+_DOCUMENTS_FAILED = re.compile(r"^dagster\._core\.definitions\.events\.Failure: ")
+_STACK = re.compile(r"^\s*Stack Trace:")
+
+
+class _StackFilter:
+    """Drops the stack under a failure that was raised on purpose: a corrupt file is no fault of the program."""
+
+    def __init__(self) -> None:
+        self._is_on_purpose = False
+        self._is_in_stack = False
+
+    def drops(self, line: str) -> bool:
+        """Whether the next line of the log belongs to such a stack."""
+        if self._is_in_stack and (not line or line[0].isspace()):
+            return True
+        self._is_in_stack = self._is_on_purpose and _STACK.match(line) is not None
+        if self._is_in_stack:
+            self._is_on_purpose = False
+        elif _DOCUMENTS_FAILED.match(line):
+            self._is_on_purpose = True
+        return self._is_in_stack
 
 
 class LogFollower:
@@ -31,6 +52,7 @@ class LogFollower:
         self._width = max(map(len, logs), default=0)
         self._positions = {name: path.stat().st_size if path.exists() else 0 for name, path in logs.items()}
         self._partial = dict.fromkeys(logs, "")
+        self._stacks = {name: _StackFilter() for name in logs}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-follower", daemon=True)
 
@@ -61,6 +83,7 @@ class LogFollower:
             self._positions[name] += len(added)
             *lines, self._partial[name] = (self._partial[name] + added.decode(errors="replace")).split("\n")
             for line in lines:
-                text = _OWN_TIME.sub("", _COLOUR.sub("", line)).rstrip()
-                if text and not _ROUTINE.search(text):
+                plain = _COLOUR.sub("", line)
+                text = _OWN_TIME.sub("", plain).rstrip()
+                if not self._stacks[name].drops(plain) and text and not _ROUTINE.search(text):
                     self._write(f"{time.strftime('%H:%M:%S')} {name:<{self._width}} | {text}")

@@ -62,9 +62,12 @@ def submit(
                 console.print(f"[red]refused[/] {escape(result.source_path)}: {escape(str(result.error))}")
         accepted = [result for result in results if result.document is not None]
         if not as_json:
-            known = sum(result.document is not None and result.document.duplicate for result in results)
-            refused = len(results) - len(accepted)
-            console.print(f"{len(accepted)} submitted ({known} of them known already), {refused} refused")
+            known = [result.document for result in accepted if result.document and result.document.duplicate]
+            queued = sum(document.status is Status.PENDING for document in known)
+            console.print(
+                f"{len(accepted) - len(known)} new or changed, {len(known)} known already ({queued} of them queued "
+                f"again), {len(results) - len(accepted)} refused"
+            )
         failed = len(results) - len(accepted)
         if wait and accepted:
             done = wait_with_progress(client, [each for each in accepted if each.document], timeout, quiet=as_json)
@@ -110,11 +113,10 @@ def list_documents(
             print_json(document)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("path", overflow="fold", ratio=3)
+    table.add_column("path", overflow="fold")
     for name in ("status", "version", "live", "pages", "chunks"):
         table.add_column(name, no_wrap=True, justify="left" if name == "status" else "right")
     table.add_column("id", no_wrap=True)
-    table.add_column("error", overflow="fold", ratio=4)
     for document in found:
         table.add_row(
             escape(document.source_path),
@@ -124,9 +126,15 @@ def list_documents(
             _number(document.pages),
             _number(document.chunk_count),
             document.id[:SHORTEST_ID],
-            escape(f"{document.error.stage}: {document.error.message}" if document.error else ""),
         )
     console.print(table)
+    for document in found:
+        if document.error is not None:
+            console.print(
+                f"[red]{escape(document.source_path)}[/] failed at {document.error.stage} "
+                f"({document.error.error_class}): {escape(document.error.message)}",
+                soft_wrap=True,
+            )
 
 
 def retry(
@@ -136,8 +144,13 @@ def retry(
 ) -> None:
     """Try a FAILED or CANCELED document again, from the stage that failed."""
     with RagClient.from_env() as client:
-        again = client.retry(document)
+        before = client.document(document)
+        again = client.retry(before.id)
         console.print(f"{escape(again.source_path)} is {_colored(again.status)}")
+        if before.error is not None and before.error.error_class == "permanent":
+            console.print(
+                "its error was permanent: unless the cause is gone it will fail again; mend the file and submit it"
+            )
         if wait:
             done = wait_with_progress(client, [again], timeout, quiet=False)
             if done[0].status is Status.FAILED:

@@ -1,9 +1,9 @@
 """Become another program: the last step before a server starts, run as a script of its own.
 
-`python launch.py [--parent PID [--death-signal N]] [--user UID GID] [--named-user UID GID] -- COMMAND ...` resets what a server must not
-inherit, gives up root, asks the kernel for a signal when the parent dies, and replaces itself with the command. Done
-here and not in `preexec_fn`, which is unsafe in a parent that has threads. Only the standard library is imported, so
-the detour costs about 20 ms.
+`python launch.py [--parent PID [--death-signal N]] [--user UID GID] [--named-user UID GID] -- COMMAND ...` resets
+what a server must not inherit, gives up root, asks the kernel for a signal when the parent dies, and replaces itself
+with the command. Done here and not in `preexec_fn`, which is unsafe in a parent that has threads. Only the standard
+library is imported, so the detour costs about 20 ms.
 """
 
 import argparse

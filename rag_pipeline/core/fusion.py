@@ -1,11 +1,25 @@
-"""Reciprocal rank fusion: several rankings into one, by rank alone, because scores of channels do not compare."""
+"""Reciprocal rank fusion: several rankings into one, by rank alone, because scores of channels do not compare.
+
+How much a ranking counts is another matter. BM25 is deaf to a question in another language than the texts, or in other
+words, and equal weights then let its accidental hits push out the right ones. Whether it heard the question shows in
+what it found: `bm25_weight` looks how many of the question's words the best hits have.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rag_pipeline.core.analysis import words
+
 RRF_K = 60
 """Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods",
 SIGIR 2009: the constant of their experiments; it keeps the first ranks of one channel from deciding alone."""
+MOST_BM25_WEIGHT = 1.5
+"""Of BM25 where it heard the whole question; dense counts 1. Measured: docs/retrieval.md."""
+DEAF_BELOW = 0.2
+"""Share of the question's words that the best hits have, up to which BM25 counts nothing."""
+HEARD_FROM = 0.6
+"""The share from which it counts fully."""
+HITS_LOOKED_AT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +28,14 @@ class Fused:
 
     id: str
     score: float
-    """Sum of 1 / (k + rank) over the channels that found it."""
+    """Sum of weight / (k + rank) over the channels that found it."""
     ranks: Mapping[str, int]
     """1-based rank in each channel that found it."""
 
 
-def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[str]], *, k: int = RRF_K) -> list[Fused]:
+def reciprocal_rank_fusion(
+    rankings: Mapping[str, Sequence[str]], *, k: int = RRF_K, weights: Mapping[str, float] | None = None
+) -> list[Fused]:
     """Fuse rankings of ids, best first; an id that a channel repeats counts at its best rank.
 
     Ties are broken by the best rank in any channel, then by the channels' order, then by id, so that the same rankings
@@ -28,14 +44,16 @@ def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[str]], *, k: int = RR
     Args:
         rankings: ids by channel name, best first.
         k: constant of the formula, at least 0.
+        weights: by channel name, at least 0; channels without one count 1.
     """
     ranks: dict[str, dict[str, int]] = {}
     for channel, ids in rankings.items():
         for rank, item in enumerate(dict.fromkeys(ids), start=1):
             ranks.setdefault(item, {})[channel] = rank
     order = {channel: place for place, channel in enumerate(rankings)}
+    weight = {channel: 1.0 if weights is None else weights.get(channel, 1.0) for channel in rankings}
     fused = [
-        Fused(id=item, score=sum(1.0 / (k + rank) for rank in sorted(found.values())), ranks=found)
+        Fused(id=item, score=sum(sorted(weight[channel] / (k + rank) for channel, rank in found.items())), ranks=found)
         for item, found in ranks.items()
     ]
 
@@ -44,3 +62,20 @@ def reciprocal_rank_fusion(rankings: Mapping[str, Sequence[str]], *, k: int = RR
         return -entry.score, best_rank, best_channel, entry.id
 
     return sorted(fused, key=sort_key)
+
+
+def bm25_weight(query: str, hits: Sequence[str]) -> float:
+    """How much BM25's ranking counts beside a dense one that counts 1, by how much of the query its best hits have.
+
+    Args:
+        query: as it was searched.
+        hits: texts of BM25's hits, best first, as they were analysed; `HITS_LOOKED_AT` are read.
+
+    Returns:
+        0 to `MOST_BM25_WEIGHT`.
+    """
+    asked = frozenset(words(query))
+    if not asked:
+        return 0.0
+    share = max((len(asked.intersection(words(hit))) / len(asked) for hit in hits[:HITS_LOOKED_AT]), default=0.0)
+    return MOST_BM25_WEIGHT * min(1.0, max(0.0, (share - DEAF_BELOW) / (HEARD_FROM - DEAF_BELOW)))

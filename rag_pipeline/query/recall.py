@@ -100,14 +100,14 @@ class Recall:
     def _rankings(self) -> Iterator[str]:
         for place in range(len(self._variants)):
             for channel in self._channels:
-                yield _ranking(channel, place)
+                yield ranking_name(channel, place)
 
     def _ask(self, channel: str, limit: int) -> None:
         began = time.perf_counter()
         try:
             for place in range(len(self._variants)):
                 hits = self._dense(place, limit) if channel == "dense" else self._bm25(place, limit)
-                self._found[_ranking(channel, place)] = [hit.chunk_id for hit in hits]
+                self._found[ranking_name(channel, place)] = [hit.chunk_id for hit in hits]
         except RagPipelineError as error:
             self._errors[channel] = error
         self._milliseconds[channel] += (time.perf_counter() - began) * 1000.0
@@ -121,5 +121,6 @@ class Recall:
         return self._index.search_text(self._generation, self._variants[place], scope=self._scope, limit=limit)
 
 
-def _ranking(channel: str, place: int) -> str:
+def ranking_name(channel: str, place: int) -> str:
+    """Of a channel's hits for the variant at that place; the first is the query itself."""
     return channel + REWRITTEN * (place > 0)

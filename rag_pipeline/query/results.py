@@ -1,7 +1,7 @@
 """What a search gives: passages with where they come from, and the trace of how they were found."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rag_pipeline.core.passages import StoredChunk
@@ -91,6 +91,9 @@ class Trace:
     dropped: int = 0
     """Candidates that may not be used: the version is not live, or the document is out of scope."""
     refills: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of BM25's rankings in the fusion, where dense ones count 1: 0 where BM25 heard nothing of the question, as it
+    does in another language, 1.5 where its best hits have most of the question's words (`core.fusion.bm25_weight`)."""
     is_reranked: bool = False
     milliseconds: float = 0.0
     degradations: tuple[Degradation, ...] = ()

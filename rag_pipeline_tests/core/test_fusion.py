@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_pipeline.core.fusion import RRF_K, reciprocal_rank_fusion
+from rag_pipeline.core.fusion import MOST_BM25_WEIGHT, RRF_K, bm25_weight, reciprocal_rank_fusion
 
 RANKINGS = st.dictionaries(
     st.sampled_from(["dense", "bm25", "third"]), st.lists(st.sampled_from("abcdefgh"), max_size=8), max_size=3
@@ -62,3 +62,29 @@ def test_an_id_that_every_channel_puts_first_wins(rankings: dict[str, list[str]]
     everywhere = {channel: [winner, *ranking] for channel, ranking in rankings.items()}
     fused = reciprocal_rank_fusion(everywhere)
     assert not everywhere or fused[0].id == winner
+
+
+def test_a_channel_counts_by_its_weight() -> None:
+    rankings = {"dense": ["a", "b"], "bm25": ["c", "b"]}
+    fused = reciprocal_rank_fusion(rankings, weights={"bm25": 0.5})
+    assert {entry.id: entry.score for entry in fused} == pytest.approx(
+        {"b": 1 / (RRF_K + 2) + 0.5 / (RRF_K + 2), "a": 1 / (RRF_K + 1), "c": 0.5 / (RRF_K + 1)}
+    )
+    assert [entry.id for entry in reciprocal_rank_fusion(rankings, weights={"bm25": 0.0})] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("query", "hits", "weight"),
+    [
+        pytest.param("When is the pump serviced?", ["The pump is serviced yearly."], MOST_BM25_WEIGHT, id="all words"),
+        pytest.param("serviced pumps", ["Service of a pump"], MOST_BM25_WEIGHT, id="all words in other forms"),
+        pytest.param("Who won Super Bowl 50 in Denver?", ["第 50 届决赛"], 0.0, id="another language"),
+        pytest.param("水泵多久保养一次", ["水泵每四千小时保养一次"], MOST_BM25_WEIGHT, id="Chinese"),
+        pytest.param("pump seal pressure limit", ["The pump has a seal."], 1.125, id="half of the words"),
+        pytest.param("pump", ["valve", "filter", "fuse", "pump"], 0.0, id="only the best hits are looked at"),
+        pytest.param("the of and", ["the of and"], 0.0, id="no words"),
+        pytest.param("pump", [], 0.0, id="no hits"),
+    ],
+)
+def test_bm25_counts_by_how_much_of_the_query_it_heard(query: str, hits: list[str], weight: float) -> None:
+    assert bm25_weight(query, hits) == pytest.approx(weight)

@@ -18,8 +18,8 @@ from rag_pipeline.errors import EmbeddingRejectedError, EmbeddingUnavailableErro
 
 SENTENCES = 3
 """In an answer."""
-COMPARED = 48
-"""Sentences that are embedded: under a second with the bundled model on one core."""
+COMPARED = 32
+"""Sentences that are embedded; those with words of the question first."""
 SENTENCE_CHARACTERS = 500
 """Longer ones are cut."""
 
@@ -61,8 +61,10 @@ def _sentences(citation: Citation) -> Iterator[_Sentence]:
     lines = table_lines(text, 0, len(text) if text.lstrip().startswith("|") else 0, rows=())
     header = "\n".join(text[slice(*span)] for span in lines.spans[: lines.header])
     spans = lines.spans[lines.header :] if lines.header else sentence_spans(text, 0, len(text))
+    headings = {heading.casefold() for heading in citation.heading_path}
     for start, end in spans:
-        if not is_blank(text[start:end]):
+        # A heading holds the question's words and not its answer.
+        if not is_blank(text[start:end]) and text[start:end].strip("# ").casefold() not in headings:
             yield _Sentence(key="", place=0, number=citation.number, text=text[start:end], header=header)
 
 

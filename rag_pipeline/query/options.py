@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rag_pipeline.core.filters import DocumentScope, parse_filters
+from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import ConfigurationError
 
 MOST_CANDIDATES = 100
@@ -50,8 +51,11 @@ class RetrievalOptions:
         if self.expanded_characters < 1:
             raise ConfigurationError(f"expanded_characters={self.expanded_characters}: at least 1")
         for name in ("document_ids", "principals"):
-            if isinstance(getattr(self, name), str):
+            values = getattr(self, name)
+            if isinstance(values, str):
                 raise ConfigurationError(f"{name} is a list, not one text: put it into brackets")
+            if values and has_control_characters("".join(values)):
+                raise ConfigurationError(f"{name}: no name or id holds control characters")
         parse_filters(self.filters)
 
     @property

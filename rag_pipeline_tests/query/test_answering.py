@@ -277,3 +277,32 @@ def test_a_conversation_belongs_to_its_knowledge_base(client: RagClient) -> None
     conversation = client.conversations.create(OTHER)
     with pytest.raises(ResourceNotFoundError, match="no conversation"):
         client.ask(LIBRARY, QUESTION, conversation_id=conversation.id)
+
+
+def test_cited_pages_are_those_of_the_document(client: RagClient, library: Library, models: ModelServer) -> None:
+    """Pages are counted from 1, lie in the document, and are never borrowed from a neighbour."""
+    models.answer = (
+        '"The pump manual begins on this page" [source 1] "The deposit for the rented pump" [source 1] '
+        '"Replace the wiper blade of the sensor" [source 1]'
+    )
+    (citation,) = client.ask(LIBRARY, "pump deposit blade", options=only(library, "pump.pdf")).citations
+    assert (citation.page, citation.page_end, citation.location) == (1, 3, "pages 1-3")
+    assert [(quote.is_verified, quote.page) for quote in citation.quotes] == [(True, 1), (True, 2), (True, 3)]
+    models.answer = '"The deposit is 400 euro." [source 1]'
+    both = client.ask(LIBRARY, "deposit euro", options=only(library, "lease.md", "pump.pdf"))
+    pages = {each.source_path: (each.page, each.page_end) for each in both.citations}
+    assert pages == {"lease.md": (None, None), "pump.pdf": (1, 3)}
+
+
+def test_a_file_name_with_quotes_is_a_filter_value_like_any_other(client: RagClient) -> None:
+    for value in (
+        "O'Brien report.txt",
+        "evil.txt' or '1'=='1",
+        'x" or doc_id != "',
+        "ends with backslash\\",
+        "100%_like.txt",
+    ):
+        assert client.search(LIBRARY, "deposit", filters={"file_name": value}) == []
+        assert client.search(LIBRARY, "deposit", document_ids=[value]) == []
+    (found,) = client.search(LIBRARY, "deposit", filters={"file_name": "lease.md"})
+    assert found.file_name == "lease.md"

@@ -166,6 +166,8 @@ INVALID: list[Callable[[], RetrievalOptions]] = [
     lambda: RetrievalOptions(principals="alice"),  # type: ignore[arg-type]
     lambda: RetrievalOptions(filters={"lang": {"like": "e%"}}),
     lambda: RetrievalOptions(expanded_characters=0),
+    lambda: RetrievalOptions(document_ids=("a", "b\0")),
+    lambda: RetrievalOptions(principals=("new\nline",)),
 ]
 
 

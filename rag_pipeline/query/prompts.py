@@ -61,7 +61,9 @@ def answer_messages(question: str, context: Context, earlier: Sequence[Turn]) ->
     messages = [ChatMessage(role="system", content=RULES.format(language=spoken))]
     for turn in earlier[-HISTORY_TURNS:]:
         messages.append(ChatMessage(role="user", content=_as_data(turn.question)))
-        messages.append(ChatMessage(role="assistant", content=_without_marks(turn.answer)[:HISTORY_CHARACTERS]))
+        messages.append(
+            ChatMessage(role="assistant", content=_as_data(_without_marks(turn.answer)[:HISTORY_CHARACTERS]))
+        )
     content = (
         f"<knowledge_context>\n{context.text}\n</knowledge_context>\n\n"
         f"<user_question>\n{_as_data(question)}\n</user_question>"

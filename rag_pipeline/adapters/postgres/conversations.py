@@ -6,6 +6,7 @@ not shown.
 
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,8 +27,6 @@ from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.errors import ConfigurationError, ResourceNotFoundError
 
 TITLE_CHARACTERS = 200
-
-_CITATION = TypeAdapter(Citation)
 
 
 class Conversations:
@@ -117,7 +116,7 @@ class Conversations:
                     "position": position,
                     "number": citation.number,
                     "document_id": citation.document_id,
-                    "citation": _CITATION.dump_python(citation, mode="json"),
+                    "citation": _citations().dump_python(citation, mode="json"),
                 }
                 for citation in citations
             ]
@@ -173,7 +172,7 @@ class Conversations:
         )
         found: dict[int, tuple[Citation, ...]] = {}
         for row in connection.execute(statement):
-            found[row.position] = (*found.get(row.position, ()), _CITATION.validate_python(row.citation))
+            found[row.position] = (*found.get(row.position, ()), _citations().validate_python(row.citation))
         return found
 
 
@@ -192,6 +191,12 @@ _ADD_EVIDENCE = sa.text(
     """
 )
 """The lock keeps a document from being deleted between the look and the insert."""
+
+
+@cache
+def _citations() -> TypeAdapter[Citation]:
+    """Citations as JSON and back; making it takes some milliseconds, which only those pay who need it."""
+    return TypeAdapter(Citation)
 
 
 def _title(text: str) -> str:

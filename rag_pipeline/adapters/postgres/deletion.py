@@ -14,7 +14,7 @@ from rag_pipeline.adapters.postgres.cancellation import (
     stop_work,
 )
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import batches, chunks, deletions, documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import batches, chunks, conversations, deletions, documents, knowledge_bases
 from rag_pipeline.core.documents import Deletion, KnowledgeBase, Status, allowed_from
 from rag_pipeline.errors import ResourceNotFoundError
 
@@ -174,6 +174,7 @@ class Deletions:
         """The end of a knowledge base that no store knows any more: DELETED, its name is free."""
         with transaction(self._engine) as connection:
             _add_counts_to(connection, kb_id, counts, error=None)
+            connection.execute(sa.delete(conversations).where(conversations.c.kb_id == kb_id))
             connection.execute(
                 sa.update(knowledge_bases)
                 .where(knowledge_bases.c.id == kb_id, knowledge_bases.c.status == "DELETING")

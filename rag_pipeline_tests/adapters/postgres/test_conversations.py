@@ -9,6 +9,7 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.schema import (
     conversation_evidence,
     conversation_turns,
+    conversations,
     documents,
     knowledge_bases,
 )
@@ -182,3 +183,15 @@ def test_odd_text_is_kept(store: Conversations, document: Document) -> None:
     odd = replace(citation(document), text="a\\u0000 \"quoted\" '%s' 👩‍👩‍👧 \u2028")
     add(store, conversation.id, odd)
     assert store.turns(conversation.id)[0].citations == (odd,)
+
+
+def test_conversations_go_with_their_knowledge_base(
+    store: Conversations, facts: Facts, kb: KnowledgeBase, document: Document
+) -> None:
+    facts.knowledge_bases.create("other")
+    add(store, store.create("handbook").id, citation(document))
+    kept = store.create("other")
+    facts.deletions.finish_knowledge_base(kb.id, {})
+    with facts.engine.connect() as connection:
+        assert list(connection.execute(sa.select(conversations.c.id)).scalars()) == [kept.id]
+        assert connection.execute(sa.select(sa.func.count()).select_from(conversation_turns)).scalar() == 0

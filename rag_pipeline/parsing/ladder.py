@@ -3,7 +3,7 @@
 text     the parser alone
 ocr      the parser with OCR, page by page (PDF files and images do that themselves)
 pictures OCR of the pictures in an office file, a book, a mail or a page
-deep     PDF files: OCR at the full resolution; office files: as PDF by LibreOffice where it is installed
+deep     PDF files: OCR at a higher resolution; office files: as PDF by LibreOffice where it is installed
 none     nothing helped: the document has no content
 
 The step is in the metadata as `ladder_step`; a warning says so where it is one of the last three.
@@ -29,13 +29,14 @@ _TIME_SHARE = 0.6
 
 def climb(parser: Parser, request: ParseRequest) -> ParsedDocument:
     """Parse a file, with ever more effort as long as nothing is found. Errors as `Parser.parse`."""
-    deadline = time.monotonic() + _TIME_SHARE * request.limits.seconds
+    started = time.monotonic()
+    deadline = started + _TIME_SHARE * request.limits.seconds
     document = parser.parse(request)
     if _says_something(document):
         return _at_step(document, str(document.metadata.get("ladder_step", "text")))
     steps: tuple[tuple[str, str, Callable[[], ParsedDocument | None]], ...] = (
         ("pictures", "by OCR of its pictures", lambda: _read_pictures(document, request, deadline)),
-        ("deep", "by a deep parse", lambda: _parse_deep(document, request)),
+        ("deep", "by a deep parse", lambda: _parse_deep(document, _with_time_left(request, started))),
     )
     tried = []
     for step, how, read in steps:
@@ -58,6 +59,11 @@ def climb(parser: Parser, request: ParseRequest) -> ParsedDocument:
 
 def _says_something(document: ParsedDocument) -> bool:
     return document.has_content and any(block.type not in _SILENT for block in document.blocks)
+
+
+def _with_time_left(request: ParseRequest, started: float) -> ParseRequest:
+    seconds = request.limits.seconds - (time.monotonic() - started)
+    return replace(request, limits=replace(request.limits, seconds=seconds))
 
 
 def _at_step(document: ParsedDocument, step: str, warning: str | None = None) -> ParsedDocument:
@@ -126,10 +132,12 @@ def _parse_deep(document: ParsedDocument, request: ParseRequest) -> ParsedDocume
     with TemporaryDirectory(prefix="rag-pipeline-convert-") as scratch:
         source = Path(scratch) / f"file{PurePath(request.file_name).suffix.lower()}"
         source.write_bytes(request.path.read_bytes())
-        seconds = _TIME_SHARE * request.limits.seconds / 2
+        seconds = _TIME_SHARE * request.limits.seconds
+        started = time.monotonic()
         try:
             converted = libreoffice.convert(source, extension="pdf", folder=Path(scratch), seconds=seconds)
-            return PdfParser().parse(replace(request, path=converted, file_name="file.pdf"))
+            shown = replace(_with_time_left(request, started), path=converted, file_name="file.pdf")
+            return PdfParser().parse(shown)
         except InvalidDocumentError:
             # The file itself is sound, only without text: that LibreOffice cannot show it is no error of the file.
             return None

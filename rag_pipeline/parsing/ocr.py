@@ -20,6 +20,8 @@ MAX_SIDE = 4000
 """Longer images are scaled down by the engine, pixels; render pages below this."""
 _DETECTION_SIDE = 1280
 """Longest side of the image in which lines are looked for first, pixels."""
+_DEEP_SIDE = 1800
+"""The same for a deep read: 0.7 GB of memory; the whole of a page at 300 DPI would take over 2 GB."""
 _FINE_PRINT = 11
 """Median height of lines, pixels, below which lines are looked for in the whole image again."""
 _SURE = 0.85
@@ -86,7 +88,7 @@ class OcrEngine:
 
         Args:
             image: to read.
-            is_deep: look for lines in all its pixels at once; five times the time for a page at 300 DPI.
+            is_deep: look for lines in twice as many pixels, for images in which none were found.
         """
         if min(image.shape[:2]) < _MIN_SIDE or _is_blank(image):
             return OcrResult(lines=(), turned=0)
@@ -116,13 +118,13 @@ class OcrEngine:
         """
         import cv2
 
-        scale = min(_DETECTION_SIDE / max(image.shape[:2]), 1.0)
-        if scale == 1.0 or is_deep:
+        scale = min((_DEEP_SIDE if is_deep else _DETECTION_SIDE) / max(image.shape[:2]), 1.0)
+        if scale == 1.0:
             return self._detect_at_size(image)
         small = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
         boxes = self._detect_at_size(np.asarray(small, np.uint8))
         heights = [min(_size(box)) for box in boxes]
-        if heights and np.median(heights) < _FINE_PRINT:
+        if heights and not is_deep and np.median(heights) < _FINE_PRINT:
             return self._detect_at_size(image)
         return boxes / np.float32(scale)
 

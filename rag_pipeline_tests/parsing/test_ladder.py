@@ -92,7 +92,7 @@ def test_nothing_on_any_step_is_no_content_and_says_what_was_tried(tmp_path: Pat
     )
 
 
-def test_a_scan_without_letters_is_looked_at_in_full_resolution(tmp_path: Path) -> None:
+def test_a_scan_without_letters_is_looked_at_more_closely(tmp_path: Path) -> None:
     gray = Page(content="q 612 0 0 792 0 0 cm /I1 Do Q\n", xobjects={"I1": gray_image(60, 80, bytes([230]) * 4_800)})
     document = parse_bytes(tmp_path, pdf(gray), "a.pdf")
     assert document.metadata["ladder_step"] == "none"

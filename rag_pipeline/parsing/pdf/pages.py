@@ -51,7 +51,7 @@ class PageReader:
             engine: for pages without a usable text layer.
             ocr_deadline: `time.monotonic()` after which no page is read by OCR any more, so that the text of the
                 others is not lost to the time limit of the file.
-            is_deep: OCR at the full resolution from the start.
+            is_deep: OCR at a higher resolution from the start.
         """
         self.pictures = PictureCollector()
         self._document = document

@@ -41,7 +41,7 @@ class PdfParser(Parser):
         """Prepare a parser.
 
         Args:
-            is_deep: OCR at the full resolution from the start, for files in which nothing was found otherwise.
+            is_deep: OCR at a higher resolution, for files in which nothing was found otherwise.
         """
         self._is_deep = is_deep
 

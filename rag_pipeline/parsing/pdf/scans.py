@@ -82,7 +82,7 @@ def read_scan(page: pdfium.PdfPage, objects: PageObjects, engine: OcrEngine, *, 
         page: loaded.
         objects: drawn on it.
         engine: that reads it.
-        is_deep: render as large as the engine takes it, and look for lines in all its pixels.
+        is_deep: render as large as the engine takes it, and look for lines in more pixels.
     """
     if sum(image.width * image.height for image in objects.images) > _MAX_IMAGE_PIXELS:
         return None

@@ -50,10 +50,10 @@ def contents(services: Services) -> Contents:
     )
 
 
-def assert_consistent(services: Services) -> None:
+def assert_consistent(services: Services, *, where: str = "") -> None:
     """No orphan in any store, nothing missing of what is READY, nothing partial of what is not.
 
-    For documents that are all settled: nobody writes or removes.
+    For documents that are all settled: nobody writes or removes. `where` goes into the messages.
     """
     now = contents(services)
     with services.facts.engine.connect() as connection:
@@ -74,9 +74,9 @@ def assert_consistent(services: Services) -> None:
     assert now.vectors <= now.chunk_rows
     for row in rows:
         own = now.of(row.id)
-        assert any("/source" in key for key in own.objects), f"the original of {row.source_path} is lost"
+        assert any("/source" in key for key in own.objects), f"{where}: the original of {row.source_path} is lost"
         if row.status == Status.READY:
-            assert own.chunk_rows, f"{row.source_path} is READY without chunks"
+            assert own.chunk_rows, f"{where}: {row.source_path} is READY without chunks"
             assert own.chunk_rows == own.vectors
             assert f"{row.kb_id}/{row.id}/chunks.json" in own.snapshots
         if row.status == Status.CANCELED:

@@ -28,7 +28,8 @@ RagPipelineError
     ├── ModelUnavailableError          code model_unavailable: a chat or rerank endpoint is down or too slow
     ├── ServerStartError               code server_not_started: an embedded server did not come up
     ├── ParserCrashedError             code parser_crashed: the worker process died; bounded by attempts
-    └── OwnershipLostError             code ownership_lost: another run owns the document now
+    ├── OwnershipLostError             code ownership_lost: another run owns the document now
+    └── GenerationSwitchedError        code generation_switched: another collection answers queries since a moment ago
 
 `code` is stable and stored with the document; the message is for people and says what to do.
 """
@@ -215,3 +216,9 @@ class OwnershipLostError(TemporaryError):
     """Another run owns the document now; this one must not write any more."""
 
     code = "ownership_lost"
+
+
+class GenerationSwitchedError(TemporaryError):
+    """Another collection answers queries since a moment ago; what was written to the one before does not count."""
+
+    code = "generation_switched"

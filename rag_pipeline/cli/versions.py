@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rag_pipeline.cli.documents import JsonOption, console, print_json
-from rag_pipeline.core.staleness import ReindexPlan
+from rag_pipeline.core.staleness import GenerationPlan, ReindexPlan
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.query.client import RagClient
 
@@ -41,10 +41,13 @@ def plan(
                 "cost": found.cost,
                 "seconds": found.seconds,
                 "documents": found.documents,
+                "next_generation": found.next_generation,
             }
         )
     else:
         _print_plan(found)
+        if found.next_generation is not None:
+            _print_generation(found.next_generation, price_per_million_tokens=found.price_per_million_tokens)
 
 
 def reindex(
@@ -57,11 +60,21 @@ def reindex(
         str | None, typer.Option(help="Do this stage and all after it, e.g. parsed_blocks, though nothing changed.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Do every stage, though nothing changed.")] = False,
+    to_next: Annotated[
+        bool,
+        typer.Option("--next", help="Move everything to the embedder and analyzer of the RAG_NEXT_ variables."),
+    ] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="Give up what --next began.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the next version of a document, or of all stale ones, while the live version answers."""
-    if (document is None) == (not stale):
-        raise ConfigurationError("name one document, or say --stale for everything that `rag-pipeline plan` lists")
+    if sum((document is not None, stale, to_next, abandon)) != 1:
+        raise ConfigurationError(
+            "name one document, or say --stale for everything that `rag-pipeline plan` lists, or --next or --abandon"
+        )
+    if to_next or abandon:
+        _change_generation(is_start=to_next, as_json=as_json)
+        return
     with RagClient.from_env() as client:
         if document is None:
             count = client.reindex_stale(kb)
@@ -78,6 +91,22 @@ def reindex(
         console.print(f"{escape(after.source_path)}: nothing is stale; --force does it all the same")
     else:
         console.print(f"{escape(after.source_path)} is {after.status}, version {after.version}")
+
+
+def _change_generation(*, is_start: bool, as_json: bool) -> None:
+    with RagClient.from_env() as client:
+        if is_start:
+            started = client.start_generation()
+            if as_json:
+                print_json(started)
+            else:
+                _print_generation(started)
+            return
+        abandoned = client.abandon_generation()
+    if as_json:
+        print_json({"abandoned": abandoned})
+    else:
+        console.print("the next collection is given up" if abandoned else "no next collection is being filled")
 
 
 def rollback(
@@ -117,3 +146,18 @@ def _print_plan(found: ReindexPlan) -> None:
     if more > 0:
         console.print(f"  ... and {more:,} more (--json lists all)")
     console.print("`rag-pipeline reindex --stale` does it")
+
+
+def _print_generation(found: GenerationPlan, *, price_per_million_tokens: float = 0.0) -> None:
+    cost = found.tokens_to_embed / 1e6 * price_per_million_tokens
+    price = f", at most {cost:,.2f} to pay" if cost else ""
+    console.print(
+        f"next generation: [bold]{escape(found.embedder)}[/], analyzer {escape(found.analyzer)}: {found.documents:,} "
+        f"documents to move, at most {found.tokens_to_embed:,} tokens to embed{price}"
+    )
+    if found.refusal is not None:
+        console.print(f"the switch was refused: {escape(found.refusal)}; `rag-pipeline reindex --next` tries it again")
+    elif found.is_started:
+        console.print("the asset index_generation fills it, then it answers; `rag-pipeline plan` shows how far it is")
+    else:
+        console.print("`rag-pipeline reindex --next` does it")

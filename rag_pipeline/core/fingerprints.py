@@ -38,15 +38,13 @@ def stage_fingerprints(
     """
 
     def of(stage: Stage, *inputs: str) -> str:
-        version = versions[stage]
-        return fingerprint(stage.value, version.code_version, dict(version.configuration), *inputs)
+        return _of_stage(stage, versions, *inputs)
 
     source = of(Stage.SOURCE_DOCUMENT, sha256, file_name)
     parsed = of(Stage.PARSED_BLOCKS, source)
     chunked = of(Stage.CHUNKS, parsed)
     snapshot = of(Stage.CHUNK_SNAPSHOT, chunked, fingerprint(dict(metadata)))
-    embedded = of(Stage.EMBEDDINGS, chunked)
-    indexed = of(Stage.INDEX_WRITES, embedded, snapshot)
+    embedded, indexed = generation_fingerprints(chunks=chunked, snapshot=snapshot, versions=versions)
     return {
         Stage.SOURCE_DOCUMENT: source,
         Stage.PARSED_BLOCKS: parsed,
@@ -55,3 +53,14 @@ def stage_fingerprints(
         Stage.EMBEDDINGS: embedded,
         Stage.INDEX_WRITES: indexed,
     }
+
+
+def generation_fingerprints(*, chunks: str, snapshot: str, versions: Mapping[Stage, StageVersion]) -> tuple[str, str]:
+    """Fingerprints of the embeddings and of the index rows that are made of finished chunks and their snapshot."""
+    embedded = _of_stage(Stage.EMBEDDINGS, versions, chunks)
+    return embedded, _of_stage(Stage.INDEX_WRITES, versions, embedded, snapshot)
+
+
+def _of_stage(stage: Stage, versions: Mapping[Stage, StageVersion], *inputs: str) -> str:
+    version = versions[stage]
+    return fingerprint(stage.value, version.code_version, dict(version.configuration), *inputs)

@@ -86,6 +86,11 @@ def artefact_key(kb_id: str, document_id: str, version: int, asset: str, attempt
     return f"kb/{kb_id}/{document_id}/v{version}/{asset}.a{attempt}.parquet"
 
 
+def vectors_key(kb_id: str, document_id: str, version: int, fingerprint: str) -> str:
+    """Key of vectors for a generation that does not answer yet: the same fingerprint, the same content."""
+    return f"kb/{kb_id}/{document_id}/v{version}/embeddings.{fingerprint}.parquet"
+
+
 def image_key(kb_id: str, document_id: str, version: int, position: int, media_type: str) -> str:
     """Key of an extracted image: stable, so that a repeated parse overwrites it."""
     extension = media_type.rpartition("/")[2].partition("+")[0]

@@ -189,6 +189,10 @@ class VectorIndex(ABC):
         """
 
     @abstractmethod
+    def drop(self, generation: CollectionGeneration) -> None:
+        """Remove the collection with all its rows; a missing one is fine."""
+
+    @abstractmethod
     def upsert(self, generation: CollectionGeneration, rows: Sequence[VectorRow]) -> None:
         """Write rows by `chunk_id`; a row that exists is replaced, never doubled."""
 

@@ -33,6 +33,22 @@ class StaleDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationPlan:
+    """What moving the knowledge to the embedder and the analyzer of the RAG_NEXT_ settings still takes."""
+
+    embedder: str
+    """Key of the next embedder."""
+    analyzer: str
+    is_started: bool
+    refusal: str | None
+    """Why the switch was refused."""
+    documents: int
+    """Live versions that are not in the next collection yet."""
+    tokens_to_embed: int
+    """Upper bound: texts that this embedder has seen before are not paid for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReindexPlan:
     """What `reindex` of everything stale would do, before anything runs."""
 
@@ -41,6 +57,8 @@ class ReindexPlan:
     documents: tuple[StaleDocument, ...]
     price_per_million_tokens: float
     """Of the embedding service, in whatever currency the setting is."""
+    next_generation: GenerationPlan | None = None
+    """None when no RAG_NEXT_ setting is set, or the knowledge is there already. Not part of the figures below."""
 
     @property
     def documents_by_stage(self) -> Mapping[Stage, int]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from rag_pipeline.defs.assets import BATCH_TAG
+from rag_pipeline.defs.generation import is_generation_run
 from rag_pipeline.defs.reconciliation import is_reconciliation
-from rag_pipeline.stages.cleanup import remove_superseded
+from rag_pipeline.stages.cleanup import drop_retired, remove_superseded
 from rag_pipeline.stages.services import Services
 
 VERSIONS_PER_CALL = 50
@@ -28,6 +29,7 @@ class Recovered:
     dead_runs: int = 0
     requeued: int = 0
     versions_removed: int = 0
+    collections_dropped: int = 0
 
     def describe(self) -> str:
         """One line for the sensor's page."""
@@ -36,6 +38,7 @@ class Recovered:
             (self.dead_runs, "dead runs marked as failed"),
             (self.requeued, "temporary failures put back into the queue"),
             (self.versions_removed, "superseded versions removed"),
+            (self.collections_dropped, "collections dropped that do not answer any more"),
         ]
         return ", ".join(f"{count} {what}" for count, what in parts if count) or "Nothing to put right."
 
@@ -47,6 +50,7 @@ def recover(instance: dg.DagsterInstance, services: Services) -> Recovered:
     result.dead_runs += _fail_dead_runs(instance, services)
     result.requeued = services.facts.claims.requeue_due(limit=REQUEUED_PER_CALL)
     result.versions_removed = remove_superseded(services, limit=VERSIONS_PER_CALL)
+    result.collections_dropped = drop_retired(services)
     return result
 
 
@@ -77,6 +81,11 @@ def _fail_dead_runs(instance: dg.DagsterInstance, services: Services) -> int:
     for record in instance.get_run_records(dg.RunsFilter(statuses=_ALIVE), limit=RUNS_PER_CALL):
         run = record.dagster_run
         if is_reconciliation(run):
+            continue
+        if is_generation_run(run):
+            if not services.facts.next_generations.is_being_filled() and _age(instance, run) > RUN_START_SECONDS:
+                instance.report_run_failed(run, "Its process is gone: nothing fills the next generation.")
+                dead += 1
             continue
         ended = services.facts.claims.seconds_since_end(run.run_id)
         silent = time.time() - record.update_timestamp.timestamp() if ended is None else ended

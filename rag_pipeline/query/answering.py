@@ -189,7 +189,7 @@ class _Pieces:
         if "".join(said).strip():
             self._finish("".join(said), "generated", marks.cited)
             return
-        text = extractive_answer(self.question, self.citations, self.retriever.engine.embedder)
+        text = extractive_answer(self.question, self.citations, self.retriever.embedder())
         marks.feed(text)
         marks.finish()
         yield text

@@ -11,7 +11,7 @@ from rag_pipeline.adapters.postgres.conversations import Conversations
 from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
 from rag_pipeline.core.documents import Deletion, Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.reconciliation import Reconciled
-from rag_pipeline.core.staleness import ReindexPlan
+from rag_pipeline.core.staleness import GenerationPlan, ReindexPlan
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.intake.submission import Submission, SubmitResult
 from rag_pipeline.query.answering import Answering, AnswerStream
@@ -22,6 +22,7 @@ from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalResult, RetrievalRun
 from rag_pipeline.query.retriever import Retriever
 from rag_pipeline.settings import Settings
+from rag_pipeline.stages.generation import abandon_generation, start_generation
 from rag_pipeline.stages.reconcile import reconcile
 from rag_pipeline.stages.reindex import plan_reindex, reindex, reindex_stale, roll_back
 from rag_pipeline.stages.services import Services
@@ -46,7 +47,11 @@ class RagClient:
         self._services = services = Services.from_settings(settings)
         self._facts = services.facts
         self._retriever = Retriever.from_settings(
-            settings, facts=services.facts, index=services.vectors, embedder=services.embedder
+            settings,
+            facts=services.facts,
+            index=services.vectors,
+            embedder=services.embedder,
+            other_embedders=[each.embedder for each in services.configured()[1:]],
         )
         self.conversations = Conversations(self._facts.engine)
         self._answering = Answering(
@@ -195,13 +200,32 @@ class RagClient:
     def plan(self, kb: str | None = None) -> ReindexPlan:
         """What a change of parser, chunking, embedder or analyzer has made stale, and what it costs to do anew.
 
-        Nothing runs. `kb`: only this knowledge base.
+        Nothing runs. `kb`: only this knowledge base. With RAG_NEXT_ settings, `next_generation` of the plan says what
+        `start_generation` would take, or how far it is, for all knowledge bases.
         """
         return plan_reindex(self._services, kb_id=self._kb_id(kb))
 
     def reindex_stale(self, kb: str | None = None) -> int:
         """Queue exactly what `plan` lists, from the first stale stage of each document; returns how many documents."""
         return reindex_stale(self._services, kb_id=self._kb_id(kb))
+
+    def start_generation(self) -> GenerationPlan:
+        """Move everything to the embedder and the analyzer of the RAG_NEXT_ settings, while the present ones answer.
+
+        A second collection is filled by Dagster runs; when nothing is missing in it, it answers from one moment to the
+        next. Every process has to know the RAG_NEXT_ settings before. `plan` shows how far it is. Doing it again
+        changes nothing, but that a switch which was refused is tried again.
+
+        Raises:
+            ConfigurationError: no RAG_NEXT_ setting is set, they name what answers already, the next embedder answers
+                with other dimensions than they say, or another generation is being filled.
+            EmbeddingUnavailableError: the next embedder does not answer.
+        """
+        return start_generation(self._services)
+
+    def abandon_generation(self) -> bool:
+        """Give up the collection that `start_generation` began; False if there is none. Paid vectors are kept."""
+        return abandon_generation(self._services) is not None
 
     def rollback(self, document_id: str) -> Document:
         """Let the newest older version that is kept (RAG_VERSION_RETENTION_SECONDS) answer again, at once.

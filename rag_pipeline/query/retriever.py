@@ -1,6 +1,7 @@
 """The retrieval with its real adapters: which collection answers, which knowledge base is asked."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from rag_pipeline.adapters.chat import OpenAICompatibleChat
@@ -19,12 +20,22 @@ from rag_pipeline.settings import Settings
 class Retriever:
     """Searches knowledge bases by name."""
 
-    def __init__(self, *, facts: Facts, engine: SearchEngine) -> None:
+    def __init__(self, *, facts: Facts, engine: SearchEngine, other_embedders: Sequence[Embedder] = ()) -> None:
+        """`other_embedders`: used, in the place of the engine's, while a collection that they filled answers."""
         self.facts = facts
         self.engine = engine
+        self._embedders = {each.identity.key: each for each in (*other_embedders, engine.embedder)}
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, facts: Facts, index: VectorIndex, embedder: Embedder) -> Self:
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        facts: Facts,
+        index: VectorIndex,
+        embedder: Embedder,
+        other_embedders: Sequence[Embedder] = (),
+    ) -> Self:
         """With the rerank and chat endpoints that the settings name. Raises `ConfigurationError`."""
         engine = SearchEngine(
             index=index,
@@ -33,7 +44,7 @@ class Retriever:
             chat=OpenAICompatibleChat.from_settings(settings),
             rewrite_timeout_seconds=settings.rewrite_timeout_seconds,
         )
-        return cls(facts=facts, engine=engine)
+        return cls(facts=facts, engine=engine, other_embedders=other_embedders)
 
     def retrieve(
         self, kb: str, question: str, *, options: RetrievalOptions, earlier_questions: Sequence[str] = ()
@@ -49,7 +60,7 @@ class Retriever:
         Raises:
             ResourceNotFoundError: no such knowledge base.
             KnowledgeBaseInactiveError: it is being deleted.
-            ConfigurationError: the collection was filled by another embedder than the settings name.
+            ConfigurationError: the collection was filled by an embedder that the settings do not name.
             FactsUnavailableError: PostgreSQL does not answer, so nobody knows what may be shown.
             RagPipelineError: every recall channel failed; the error is that of the first.
         """
@@ -58,16 +69,10 @@ class Retriever:
             self.facts.knowledge_bases.active(kb)  # raises unless it is only that nothing is indexed
             return RetrievalRun(results=(), trace=Trace(query=question, notes=("nothing has been indexed yet",)))
         kb_id, generation, embedder_key = target
-        own_key = self.engine.embedder.identity.key
-        if embedder_key != own_key:
-            raise ConfigurationError(
-                f"the collection was filled by {embedder_key}, the settings say {own_key}: "
-                "set RAG_EMBEDDER, RAG_EMBEDDING_MODEL and RAG_EMBEDDING_DIMENSIONS to what filled it"
-            )
         return retrieve(
             question,
             kb_id=kb_id,
-            engine=self.engine,
+            engine=replace(self.engine, embedder=self._embedder(embedder_key)),
             generation=generation,
             passages=self.passages(kb_id, options.scope),
             options=options,
@@ -77,6 +82,24 @@ class Retriever:
     def passages(self, kb_id: str, scope: DocumentScope) -> Passages:
         """The facts of a knowledge base within a scope."""
         return Passages(self.facts.engine, kb_id=kb_id, scope=scope)
+
+    def embedder(self) -> Embedder:
+        """The one that the collection which answers now was filled by; the engine's before there is one.
+
+        Raises:
+            ConfigurationError: the settings do not name it.
+        """
+        live = self.facts.live_generation()
+        return self.engine.embedder if live is None else self._embedder(live[1])
+
+    def _embedder(self, key: str) -> Embedder:
+        found = self._embedders.get(key)
+        if found is None:
+            raise ConfigurationError(
+                f"the collection was filled by {key}, the settings say {' and '.join(self._embedders)}: "
+                "set RAG_EMBEDDER, RAG_EMBEDDING_MODEL and RAG_EMBEDDING_DIMENSIONS to what filled it"
+            )
+        return found
 
     def close(self) -> None:
         """Close the connections to the endpoints; facts, index and embedder belong to the caller."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.work import OutcomeKind, StageArtefact, StageOutcome, WorkItem
-from rag_pipeline.errors import MissingArtefactError, OwnershipLostError
+from rag_pipeline.errors import GenerationSwitchedError, MissingArtefactError, OwnershipLostError
 from rag_pipeline.stages.cancel import settle_canceled
 from rag_pipeline.stages.chunk import chunk_documents
 from rag_pipeline.stages.embed import embed
@@ -94,6 +94,7 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
     Raises:
         TemporaryError: the facts database is down; what was recorded before stays recorded, the recovery does the rest.
     """
+    services = services.serving()
     result = BatchResult()
     items = services.facts.claims.items(partition_keys=request.partition_keys)
     owner, items, forced = _claim(services, request, items)
@@ -284,7 +285,7 @@ class _BatchRun:
                     summary=outcome.summary,
                 )
         if stage is Stage.INDEX_WRITES:
-            published = self._publish([each.item for each in outcomes if each.item.document_id in going_on])
+            published, outcomes = self._publish(outcomes, going_on, wanted)
             going_on_after: set[str] = set()
         else:
             published, going_on_after = going_on, set(going_on)
@@ -299,11 +300,20 @@ class _BatchRun:
             if later in self._request.stages:
                 self._report_all(later, [_nothing(item, later) for item in items])
 
-    def _publish(self, items: Sequence[WorkItem]) -> frozenset[str]:
-        generation = self._workspace.services.facts.live_generation()
-        published = self._workspace.ledger.publish(items, collection=generation[0].collection if generation else "")
+    def _publish(
+        self, outcomes: Sequence[StageOutcome], going_on: frozenset[str], wanted: Mapping[str, str]
+    ) -> tuple[frozenset[str], Sequence[StageOutcome]]:
+        """Make the documents that go on READY; returns them, and the outcomes as they are now."""
+        ledger = self._workspace.ledger
+        items = [each.item for each in outcomes if each.item.document_id in going_on]
+        try:
+            published = ledger.publish(items, collection=self._workspace.collection)
+        except GenerationSwitchedError as error:
+            refused = [failed(item, Stage.INDEX_WRITES, error) for item in items]
+            ledger.record(Stage.INDEX_WRITES, refused, wanted)
+            return frozenset(), [*refused, *(each for each in outcomes if each.item.document_id not in going_on)]
         self._result.ready += len(published)
-        return published
+        return published, outcomes
 
     def _true_outcome(self, outcome: StageOutcome, kept: frozenset[str], gone: frozenset[str]) -> StageOutcome:
         """What a stage did for a document that the batch has lost meanwhile does not count, neither does its failure.

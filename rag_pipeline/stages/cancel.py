@@ -42,9 +42,8 @@ def settle_canceled(services: Services, *, document_ids: Collection[str] | None 
 
 def _remove_partial_data(services: Services, canceled: CanceledVersion) -> None:
     chunk_ids = services.facts.chunk_rows.ids(canceled.document_id, canceled.version)
-    for generation in services.facts.generations() if chunk_ids else []:
-        if services.vectors.exists(generation):
-            services.vectors.delete(generation, chunk_ids)
+    for generation in services.stored_generations() if chunk_ids else ():
+        services.vectors.delete(generation, chunk_ids)
     if canceled.live_version is None:
         services.snapshots.delete(canceled.kb_id, canceled.document_id)
         return

@@ -1,4 +1,4 @@
-"""Removing what the stores hold of superseded versions: vectors, snapshot, objects, and the rows last.
+"""Removing what nothing uses any more: superseded versions (vectors, snapshot, objects, rows last) and collections.
 
 Every step may be repeated, so a failure in between is made good by the next call.
 """
@@ -28,10 +28,30 @@ def remove_superseded(services: Services, *, limit: int, kept_seconds: float | N
     return len(versions)
 
 
+def drop_retired(services: Services, *, kept_seconds: float = GRACE_SECONDS) -> int:
+    """Drop the collections that answered before, or were abandoned, when no query uses them any more.
+
+    Args:
+        services: adapters and settings.
+        kept_seconds: how long they stay after they were retired.
+
+    Returns:
+        How many were dropped.
+
+    Raises:
+        TemporaryError: a store is down; the next call goes on.
+    """
+    retired = services.facts.next_generations.take_retired(kept_seconds=kept_seconds)
+    for generation in retired:
+        services.vectors.drop(generation)
+        services.facts.next_generations.forget(generation.collection)
+    return len(retired)
+
+
 def _remove(services: Services, old: SupersededVersion) -> None:
     chunk_ids = services.facts.chunk_rows.ids(old.document_id, old.version)
     if chunk_ids:
-        for generation in services.facts.generations():
+        for generation in services.stored_generations():
             services.vectors.delete(generation, chunk_ids)
     services.snapshots.delete(old.kb_id, old.document_id, version=old.version)
     own, others = services.facts.versions.object_keys(old.document_id, old.version)

@@ -6,7 +6,7 @@ down delays the end of a deletion and loses nothing.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -96,7 +96,7 @@ def _remove_vectors(services: Services, due: Sequence[DeletedDocument], counts: 
         VectorStoreUnavailableError: also when some are still there afterwards.
     """
     owner = services.facts.deletions.chunk_ids([document.document_id for document in due])
-    for generation in _collections(services) if owner else ():
+    for generation in services.stored_generations() if owner else ():
         stored = services.vectors.existing(generation, list(owner))
         _delete_vectors(services, generation, sorted(stored))
         for chunk_id in stored:
@@ -140,7 +140,7 @@ def _remove_knowledge_base(services: Services, kb: KnowledgeBase, result: Remove
     """What belongs to no document: files in the inbox, and what late writers have left behind."""
     counts: Counts = {}
     try:
-        for generation in _collections(services):
+        for generation in services.stored_generations():
             for page in list(services.vectors.scan(generation, kb_id=kb.id)):
                 _delete_vectors(services, generation, [row.chunk_id for row in page])
                 _count(counts, "vectors", len(page))
@@ -158,10 +158,6 @@ def _remove_knowledge_base(services: Services, kb: KnowledgeBase, result: Remove
 def _inbox_prefixes(name: str) -> tuple[str, ...]:
     # No request can name a key with such a segment, so nothing can have been dropped there.
     return () if name in {".", ".."} else (f"{INBOX}{name}/", f"{REJECTED}{name}/")
-
-
-def _collections(services: Services) -> Iterator[CollectionGeneration]:
-    return (each for each in services.facts.generations() if services.vectors.exists(each))
 
 
 def _count(counts: Counts, kind: str, number: int) -> None:

@@ -1,23 +1,16 @@
 """Stage `embeddings`: one vector per chunk, asking the embedder only for texts that nobody has paid for yet."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from rag_pipeline.adapters.artefacts import EmbeddedInputs, vectors_from_parquet, vectors_to_parquet
-from rag_pipeline.adapters.postgres.chunk_rows import PaidVector, content_hash
+from rag_pipeline.adapters.postgres.chunk_rows import content_hash
 from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.partitions import artefact_key
-from rag_pipeline.core.ports import Vectors
 from rag_pipeline.core.work import StageOutcome, WorkItem
-from rag_pipeline.errors import MissingArtefactError, RagPipelineError
+from rag_pipeline.errors import RagPipelineError
 from rag_pipeline.stages.outcomes import Produced, failed, for_each, lost
+from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, put_vectors
 from rag_pipeline.stages.workspace import Workspace, in_groups
-
-TEXTS_PER_GROUP = 512
-"""Texts asked for together, across documents: what a crash can lose of paid work, and what fills the embedder's
-batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +22,11 @@ class _Inputs:
 
 def embed(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
     """Embed the documents group by group; finished vectors survive the failure of their document."""
+    try:
+        workspace.services.generation()  # vectors that cannot be used are not paid for
+    except RagPipelineError as error:
+        yield from (failed(item, Stage.EMBEDDINGS, error) for item in items)
+        return
     inputs: dict[str, _Inputs] = {}
     for item in items:
         try:
@@ -49,9 +47,7 @@ def _embed_group(workspace: Workspace, group: Sequence[_Inputs]) -> Iterator[Sta
     group = [each for each in group if each.item.document_id in owned]
     text_of = {input_hash: text for each in group for input_hash, text in zip(each.hashes, each.texts, strict=True)}
     try:
-        vector_of = _already_paid(workspace, list(text_of))
-        reused = frozenset(vector_of)
-        errors = _embed_rest(workspace, text_of, vector_of)
+        found = embedded(workspace.services, text_of)
     except RagPipelineError as error:
         yield from (failed(each.item, Stage.EMBEDDINGS, error) for each in group)
         return
@@ -63,52 +59,19 @@ def _embed_group(workspace: Workspace, group: Sequence[_Inputs]) -> Iterator[Sta
 
     def store(item: WorkItem) -> Produced:
         each = inputs_of[item.document_id]
-        refused = [input_hash for input_hash in each.hashes if input_hash in errors]
-        if refused:
-            _keep_partial(workspace, each, vector_of)
-            raise errors[refused[0]]
-        return _store(workspace, each, vector_of, reused)
+        refusal = found.refusal(each.hashes)
+        if refusal is not None:
+            _keep_partial(workspace, each, found)
+            raise refusal
+        return _store(workspace, each, found)
 
     yield from for_each(workspace, Stage.EMBEDDINGS, [each.item for each in group], store)
 
 
-def _embed_rest(
-    workspace: Workspace, text_of: Mapping[str, str], vector_of: dict[str, Vectors]
-) -> dict[str, RagPipelineError]:
-    """Fill `vector_of` for the texts without a vector and return the errors of those that were refused."""
-    wanted = [input_hash for input_hash in text_of if input_hash not in vector_of]
-    answer = workspace.services.embedder.embed_passages_partial([text_of[input_hash] for input_hash in wanted])
-    errors: dict[str, RagPipelineError] = {}
-    for position, input_hash in enumerate(wanted):
-        if position in answer.errors:
-            errors[input_hash] = answer.errors[position]
-        else:
-            vector_of[input_hash] = answer.vectors[position]
-    return errors
-
-
-def _already_paid(workspace: Workspace, hashes: Sequence[str]) -> dict[str, Vectors]:
-    services = workspace.services
-    found = services.facts.chunk_rows.find_paid(services.embedder.identity.key, hashes)
-    by_artefact: dict[str, list[tuple[str, PaidVector]]] = {}
-    for input_hash, paid in found.items():
-        by_artefact.setdefault(paid.artefact_key, []).append((input_hash, paid))
-    vectors: dict[str, Vectors] = {}
-    for key, wanted in by_artefact.items():
-        try:
-            stored = vectors_from_parquet(services.artefacts.get(key))
-        except MissingArtefactError:
-            continue  # removed with its document a moment ago: these inputs are paid for again
-        for input_hash, paid in wanted:
-            if stored.input_hashes[paid.position : paid.position + 1] == (input_hash,):
-                vectors[input_hash] = stored.vectors[paid.position]
-    return vectors
-
-
-def _store(workspace: Workspace, each: _Inputs, vector_of: Mapping[str, Vectors], reused: frozenset[str]) -> Produced:
+def _store(workspace: Workspace, each: _Inputs, found: Embedded) -> Produced:
     item = each.item
     key = artefact_key(item.kb_id, item.document_id, item.version, Stage.EMBEDDINGS, item.attempt)
-    _put_vectors(workspace, item, key, each.hashes, vector_of)
+    put_vectors(workspace.services, item, key, each.hashes, found.vector_of)
     identity = workspace.services.embedder.identity
     distinct = set(each.hashes)
     return Produced(
@@ -116,26 +79,17 @@ def _store(workspace: Workspace, each: _Inputs, vector_of: Mapping[str, Vectors]
             "vectors": len(each.hashes),
             "dimensions": identity.dimensions,
             "embedder": identity.key,
-            "reused": len(distinct & reused),
-            "embedded": len(distinct - reused),
+            "reused": len(distinct & found.reused),
+            "embedded": len(distinct - found.reused),
         },
         artefact_key=key,
     )
 
 
-def _keep_partial(workspace: Workspace, each: _Inputs, vector_of: Mapping[str, Vectors]) -> None:
+def _keep_partial(workspace: Workspace, each: _Inputs, found: Embedded) -> None:
     """Keep the vectors of a document that failed: the next attempt pays only for the others."""
     item = each.item
-    have = tuple(dict.fromkeys(input_hash for input_hash in each.hashes if input_hash in vector_of))
+    have = tuple(dict.fromkeys(input_hash for input_hash in each.hashes if input_hash in found.vector_of))
     if have:
         key = artefact_key(item.kb_id, item.document_id, item.version, f"{Stage.EMBEDDINGS}.partial", item.attempt)
-        _put_vectors(workspace, item, key, have, vector_of)
-
-
-def _put_vectors(
-    workspace: Workspace, item: WorkItem, key: str, hashes: tuple[str, ...], vector_of: Mapping[str, Vectors]
-) -> None:
-    services = workspace.services
-    vectors = np.stack([vector_of[input_hash] for input_hash in hashes])
-    services.artefacts.put(key, vectors_to_parquet(EmbeddedInputs(input_hashes=hashes, vectors=vectors)))
-    services.facts.chunk_rows.add_paid(services.embedder.identity.key, item, key, hashes)
+        put_vectors(workspace.services, item, key, have, found.vector_of)

@@ -19,26 +19,43 @@ ROWS_PER_GROUP = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
+class VersionRows:
+    """The chunks of a version and their vectors, in order."""
+
     item: WorkItem
     chunks: list[Chunk]
     vectors: Vectors
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the rows, the same in every generation."""
+        return [chunk_id(self.item.document_id, self.item.version, chunk.index) for chunk in self.chunks]
+
+    def rows(self) -> Iterator[VectorRow]:
+        """What the vector index is to hold."""
+        for chunk, vector, row_id in zip(self.chunks, self.vectors, self.ids, strict=True):
+            yield VectorRow(
+                chunk_id=row_id,
+                kb_id=self.item.kb_id,
+                document_id=self.item.document_id,
+                version=self.item.version,
+                chunk_index=chunk.index,
+                content=chunk.embedded_text,
+                dense=np.asarray(vector, dtype=np.float32),
+            )
 
 
 def index(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
     """Write, verify and publish the documents group by group."""
     services = workspace.services
     try:
-        generation = services.facts.ensure_generation(
-            prefix=services.settings.milvus_collection_prefix,
-            embedder=services.embedder.identity,
-            analyzer=services.settings.analyzer,
-        )
+        generation = services.generation()
         services.vectors.ensure(generation)
     except RagPipelineError as error:
         yield from (failed(item, Stage.INDEX_WRITES, error) for item in items)
         return
-    prepared: dict[str, _Prepared] = {}
+    workspace.collection = generation.collection
+    prepared: dict[str, VersionRows] = {}
     for item in items:
         try:
             prepared[item.document_id] = _prepare(workspace, item)
@@ -50,23 +67,24 @@ def index(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
         yield from _index_group(workspace, generation, [prepared[item.document_id] for item in group])
 
 
-def _prepare(workspace: Workspace, item: WorkItem) -> _Prepared:
+def _prepare(workspace: Workspace, item: WorkItem) -> VersionRows:
     chunks = workspace.chunks(item)
     inputs = vectors_from_parquet(workspace.services.artefacts.get(workspace.input_key(item, Stage.EMBEDDINGS)))
     if len(inputs.vectors) != len(chunks):
         raise MissingArtefactError(
             f"{item.file_name} has {len(chunks)} chunks and {len(inputs.vectors)} vectors: materialize from embeddings"
         )
-    return _Prepared(item=item, chunks=chunks, vectors=inputs.vectors)
+    return VersionRows(item=item, chunks=chunks, vectors=inputs.vectors)
 
 
 def _index_group(
-    workspace: Workspace, generation: CollectionGeneration, group: Sequence[_Prepared]
+    workspace: Workspace, generation: CollectionGeneration, group: Sequence[VersionRows]
 ) -> Iterator[StageOutcome]:
     owned = workspace.ledger.still_owned([each.item for each in group])
     yield from (lost(each.item, Stage.INDEX_WRITES) for each in group if each.item.document_id not in owned)
     group = [each for each in group if each.item.document_id in owned]
     try:
+        workspace.services.generation()  # a collection that was switched away from is dropped after a while
         _write(workspace, generation, group)
         missing = _missing_rows(workspace, generation, group)
     except RagPipelineError as error:
@@ -96,7 +114,7 @@ def _index_group(
         )
 
 
-def _write(workspace: Workspace, generation: CollectionGeneration, group: Sequence[_Prepared]) -> None:
+def _write(workspace: Workspace, generation: CollectionGeneration, group: Sequence[VersionRows]) -> None:
     services = workspace.services
     repeated = [each for each in group if each.item.attempt > 1]
     for each in repeated:
@@ -104,37 +122,22 @@ def _write(workspace: Workspace, generation: CollectionGeneration, group: Sequen
         rows = services.facts.chunk_rows.ids(each.item.document_id, each.item.version)
         services.vectors.delete(generation, rows[len(each.chunks) :])
     services.facts.chunk_rows.upsert([(each.item, each.chunks) for each in group])
-    services.vectors.upsert(generation, [row for each in group for row in _rows(each)])
+    services.vectors.upsert(generation, [row for each in group for row in each.rows()])
     services.vectors.flush(generation)
 
 
-def _missing_rows(workspace: Workspace, generation: CollectionGeneration, group: Sequence[_Prepared]) -> dict[str, int]:
+def _missing_rows(
+    workspace: Workspace, generation: CollectionGeneration, group: Sequence[VersionRows]
+) -> dict[str, int]:
     """Chunks per document that PostgreSQL or Milvus does not hold; all zero before READY."""
     services = workspace.services
-    ids = {each.item.document_id: _ids(each) for each in group}
+    ids = {each.item.document_id: each.ids for each in group}
     stored = services.vectors.existing(generation, [one for each in ids.values() for one in each])
     counts = services.facts.chunk_rows.counts([each.item for each in group])
     return {
         document_id: max(sum(one not in stored for one in expected), abs(len(expected) - counts.get(document_id, 0)))
         for document_id, expected in ids.items()
     }
-
-
-def _rows(each: _Prepared) -> Iterator[VectorRow]:
-    for chunk, vector, row_id in zip(each.chunks, each.vectors, _ids(each), strict=True):
-        yield VectorRow(
-            chunk_id=row_id,
-            kb_id=each.item.kb_id,
-            document_id=each.item.document_id,
-            version=each.item.version,
-            chunk_index=chunk.index,
-            content=chunk.embedded_text,
-            dense=np.asarray(vector, dtype=np.float32),
-        )
-
-
-def _ids(each: _Prepared) -> list[str]:
-    return [chunk_id(each.item.document_id, each.item.version, chunk.index) for chunk in each.chunks]
 
 
 def _snapshot(item: WorkItem) -> SnapshotRef:

@@ -58,7 +58,7 @@ def reconcile(
         TemporaryError: a store is down; what was repaired until then stays repaired.
     """
     began = time.monotonic()
-    comparison = _Comparison(services, repair=repair, minimum_age=timedelta(seconds=minimum_age_seconds))
+    comparison = _Comparison(services.serving(), repair=repair, minimum_age=timedelta(seconds=minimum_age_seconds))
     if partitions is None:
         comparison.tally.note("Dagster's partitions are compared by the asset check `stores_agree` only")
     else:
@@ -113,11 +113,10 @@ class _Comparison:
 
     def compare_vectors(self) -> None:
         """Vectors without a chunk row, in every generation; live chunks without a vector, in the one that answers."""
-        for generation in self._services.facts.generations():
-            if self._services.vectors.exists(generation):
-                for page in self._services.vectors.scan(generation):
-                    self.tally.look("vectors", len(page))
-                    self._compare_stored_vectors(page)
+        for generation in self._services.stored_generations():
+            for page in self._services.vectors.scan(generation):
+                self.tally.look("vectors", len(page))
+                self._compare_stored_vectors(page)
         live = self._services.facts.live_generation()
         for chunks in self._facts.live_chunks() if live else ():
             self.tally.look("chunk_rows", len(chunks))
@@ -279,9 +278,8 @@ class _Comparison:
         self.tally.add(store, "missing", example, repaired=self._repair and can_be_rebuilt)
 
     def _delete_vectors(self, chunk_ids: list[str]) -> None:
-        for generation in self._services.facts.generations() if chunk_ids else ():
-            if self._services.vectors.exists(generation):
-                self._services.vectors.delete(generation, chunk_ids)
+        for generation in self._services.stored_generations() if chunk_ids else ():
+            self._services.vectors.delete(generation, chunk_ids)
 
     def _is_ours(self, store: str, kb_id: str, example: str) -> bool:
         """Whether this database has ever had the knowledge base: another deployment's data is never removed."""

@@ -7,6 +7,7 @@ from rag_pipeline.core.staleness import ReindexPlan, StaleDocument, stale_stages
 from rag_pipeline.core.work import WorkItem
 from rag_pipeline.errors import DocumentBusyError
 from rag_pipeline.stages.batch import EMPTY_UNTIL
+from rag_pipeline.stages.generation import plan_generation
 from rag_pipeline.stages.services import Services
 from rag_pipeline.stages.snapshot import restore_snapshot
 
@@ -16,6 +17,7 @@ def plan_reindex(services: Services, *, kb_id: str | None = None) -> ReindexPlan
 
     FAILED and CANCELED documents are not in it: `retry` does for them what has become stale as well.
     """
+    services = services.serving()
     examined = 0
     stale: list[StaleDocument] = []
     for page in services.facts.staleness.settled(kb_id=kb_id):
@@ -25,11 +27,13 @@ def plan_reindex(services: Services, *, kb_id: str | None = None) -> ReindexPlan
         examined=examined,
         documents=tuple(stale),
         price_per_million_tokens=services.settings.embedding_price_per_million_tokens,
+        next_generation=plan_generation(services),
     )
 
 
 def reindex_stale(services: Services, *, kb_id: str | None = None) -> int:
     """Queue the next version of every stale document; returns how many. The sensor does the rest, batched."""
+    services = services.serving()
     queued = 0
     for page in services.facts.staleness.settled(kb_id=kb_id):
         items = [document.item for document in page if _stale(services, document) is not None]
@@ -53,6 +57,7 @@ def reindex(services: Services, document: Document, *, from_stage: Stage | None,
     Raises:
         DocumentBusyError: it is being worked on, canceled or deleted.
     """
+    services = services.serving()
     first = Stage.SOURCE_DOCUMENT if force else from_stage
     if not document.is_settled:
         raise _busy(document)
@@ -79,8 +84,7 @@ def roll_back(services: Services, document: Document) -> int:
     Raises:
         DocumentBusyError, IllegalTransitionError: see `Versions.roll_back`.
     """
-    live = services.facts.live_generation()
-    version = services.facts.versions.roll_back(document.id, collection=live[0].collection if live else "")
+    version = services.facts.versions.roll_back(document.id)
     restore_snapshot(services, SnapshotRef(kb_id=document.kb_id, document_id=document.id, version=version))
     return version
 

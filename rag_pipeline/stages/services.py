@@ -1,7 +1,7 @@
 """What the stages work with: ports, facts and settings, put together once per process."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -11,9 +11,9 @@ from rag_pipeline.core import chunking
 from rag_pipeline.core.chunking import ChunkingOptions
 from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.fingerprints import StageVersion, stage_fingerprints
-from rag_pipeline.core.ports import Embedder, ObjectStore, ParseLimits, SnapshotStore, VectorIndex
+from rag_pipeline.core.ports import CollectionGeneration, Embedder, ObjectStore, ParseLimits, SnapshotStore, VectorIndex
 from rag_pipeline.core.work import WorkItem
-from rag_pipeline.errors import UnsupportedFormatError
+from rag_pipeline.errors import ConfigurationError, GenerationSwitchedError, UnsupportedFormatError
 from rag_pipeline.parsing.registry import resolve
 from rag_pipeline.settings import Settings
 
@@ -42,17 +42,23 @@ class Services:
     embedder: Embedder
     snapshots: SnapshotStore
     artefacts: ArtefactStore
+    upcoming: "Services | None" = None
+    """The same with the embedder and the analyzer of the RAG_NEXT_ settings; None if there are none."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Real adapters for these settings; nothing is connected before it is used."""
+        """Real adapters for these settings; nothing is connected before it is used.
+
+        Raises:
+            ConfigurationError: an address is not known, or an embedder's settings do not fit it.
+        """
         from rag_pipeline.adapters.embedders.factory import create_embedder
         from rag_pipeline.adapters.milvus import MilvusIndex
         from rag_pipeline.adapters.object_store import MinioObjectStore
         from rag_pipeline.adapters.snapshots import FileSnapshotStore
 
         objects = MinioObjectStore.from_settings(settings)
-        return cls(
+        present = cls(
             settings=settings,
             facts=Facts.from_settings(settings),
             objects=objects,
@@ -61,6 +67,55 @@ class Services:
             snapshots=FileSnapshotStore(settings.snapshots),
             artefacts=ArtefactStore(objects),
         )
+        following = settings.next_generation()
+        if following is None:
+            return present
+        embedder = present.embedder
+        if not following.has_embedder_of(settings):
+            try:
+                embedder = create_embedder(following)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"with the RAG_NEXT_ settings in their place: {error}") from error
+        return replace(present, upcoming=replace(present, settings=following, embedder=embedder))
+
+    def configured(self) -> tuple["Services", ...]:
+        """These, and those of the RAG_NEXT_ settings."""
+        return (self,) if self.upcoming is None else (self, self.upcoming)
+
+    def fills(self, generation: CollectionGeneration, embedder: str) -> bool:
+        """Whether this embedder and this analyzer are what a generation is filled by (`embedder`: its key)."""
+        return (self.embedder.identity.key, self.settings.analyzer) == (embedder, generation.analyzer)
+
+    def serving(self) -> "Services":
+        """Of the configured ones those that the answering collection was filled by; these if there is none.
+
+        When none fits these are given as well: `generation` refuses them, with the reason.
+        """
+        live = self.facts.live_generation()
+        fitting = [each for each in self.configured() if live is not None and each.fills(*live)]
+        return fitting[0] if fitting else self
+
+    def generation(self) -> CollectionGeneration:
+        """The answering collection, made on first use, which must be filled by this embedder and this analyzer.
+
+        Raises:
+            GenerationSwitchedError: since a moment ago it is filled by what was the next embedder and analyzer.
+            ConfigurationError: it was filled by some that the settings do not name.
+        """
+        live = self.facts.live_generation()
+        if live is not None and not self.fills(*live) and any(each.fills(*live) for each in self.configured()):
+            raise GenerationSwitchedError(
+                f"{live[0].collection}, filled by {live[1]}, answers queries since a moment ago: done again for that"
+            )
+        return self.facts.ensure_generation(
+            prefix=self.settings.milvus_collection_prefix,
+            embedder=self.embedder.identity,
+            analyzer=self.settings.analyzer,
+        )
+
+    def stored_generations(self) -> Iterator[CollectionGeneration]:
+        """Every generation that the vector store holds a collection of."""
+        return (each for each in self.facts.generations() if self.vectors.exists(each))
 
     @property
     def chunking_options(self) -> ChunkingOptions:
@@ -94,7 +149,8 @@ class Services:
 
     def close(self) -> None:
         """Free connections."""
-        self.embedder.close()
+        for embedder in {id(each.embedder): each.embedder for each in self.configured()}.values():
+            embedder.close()
         self.facts.close()
 
     def __enter__(self) -> Self:

@@ -33,6 +33,8 @@ class Workspace:
     """Winning artefacts of the batch's document versions, by document id and stage."""
     originals: dict[str, Path] = field(default_factory=dict)
     """Originals downloaded to the scratch folder, by document id."""
+    collection: str = ""
+    """The one that the batch has written to; set by the stage `index_writes`."""
     _chunks: "OrderedDict[str, list[Chunk]]" = field(default_factory=OrderedDict)
     _characters: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)

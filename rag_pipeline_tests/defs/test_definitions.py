@@ -18,6 +18,7 @@ GRAPH = {
     "chunk_snapshot": (["chunks"], {"json", "file"}),
     "embeddings": (["chunk_snapshot"], {"numpy", "parquet"}),
     "index_writes": (["embeddings"], {"milvus", "postgres"}),
+    "index_generation": (["index_writes"], {"milvus", "numpy"}),
     "document_stores": (["index_writes"], {"milvus", "postgres", "s3"}),
 }
 
@@ -49,7 +50,7 @@ def test_definitions_load_without_servers_and_settings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "4"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "5"), done.stderr
 
 
 def test_client_does_not_import_dagster() -> None:

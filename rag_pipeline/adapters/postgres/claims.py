@@ -373,6 +373,25 @@ ITEMS = (
     .join(document_versions, _VERSION_OF_DOCUMENT)
 )
 
+LIVE_ITEMS = (
+    sa.select(
+        *(column for column in documents.c if column.name != "version"),
+        document_versions.c.version,
+        knowledge_bases.c.name.label("kb_name"),
+        document_versions.c.sha256,
+        document_versions.c.size_bytes,
+        document_versions.c.object_key,
+    )
+    .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+    .join(
+        document_versions,
+        sa.and_(
+            document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.live_version
+        ),
+    )
+)
+"""As `ITEMS`, but of the versions that answer queries."""
+
 
 def _candidate(row: Mapping[Any, Any]) -> Candidate:
     return Candidate(

@@ -7,8 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.live_generation import hold_live
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases, stage_artefacts
-from rag_pipeline.adapters.postgres.versions import make_live
+from rag_pipeline.adapters.postgres.versions import is_in, make_live
 from rag_pipeline.core.documents import (
     SETTLED,
     SHORTEST_ID,
@@ -92,7 +93,7 @@ class Documents:
                 self._insert(connection, kb, new, slot, store_original)
                 return self._one(connection, slot.document_id)
             existing = found[0]
-            if existing.sha256 == new.sha256:
+            if existing.sha256 == new.sha256 and not self._is_out_of_reach(connection, existing):
                 return self._duplicate(connection, existing)
             self._insert_next_version(connection, kb, existing, new, store_original)
             return self._one(connection, existing.id)
@@ -198,6 +199,14 @@ class Documents:
             make_live(connection, existing.id, existing.live_version, existing.version)
             existing = self._one(connection, existing.id)
         return replace(existing, duplicate=True)
+
+    def _is_out_of_reach(self, connection: sa.Connection, existing: Document) -> bool:
+        """Whether the document was rolled back, and its newest version is not in the collection that answers now."""
+        return (
+            existing.status is Status.READY
+            and existing.live_version not in (None, existing.version)
+            and not is_in(connection, hold_live(connection), existing.id, existing.version)
+        )
 
     def _requeue(self, connection: sa.Connection, document_id: str) -> bool:
         statement = (

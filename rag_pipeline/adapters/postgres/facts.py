@@ -14,6 +14,8 @@ from rag_pipeline.adapters.postgres.documents import Documents
 from rag_pipeline.adapters.postgres.engine import create_engine, transaction
 from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
+from rag_pipeline.adapters.postgres.live_generation import generation_of
+from rag_pipeline.adapters.postgres.next_generation import NextGenerations
 from rag_pipeline.adapters.postgres.reconciliation import Reconciliation
 from rag_pipeline.adapters.postgres.schema import collections
 from rag_pipeline.adapters.postgres.staleness import Staleness
@@ -36,6 +38,7 @@ class Facts:
         self.staleness = Staleness(engine)
         self.cancellations = Cancellations(engine)
         self.deletions = Deletions(engine)
+        self.next_generations = NextGenerations(engine)
         self.reconciliation = Reconciliation(engine)
         self._retry = retry
 
@@ -58,19 +61,13 @@ class Facts:
             row = connection.execute(statement).mappings().first()
         if row is None:
             return None
-        generation = CollectionGeneration(
-            collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"]
-        )
-        return generation, row["embedder"]
+        return generation_of(row), row["embedder"]
 
     def generations(self) -> list[CollectionGeneration]:
         """Every collection that may hold vectors: the one that answers queries and those beside it."""
-        statement = sa.select(collections).order_by(collections.c.created_at)
+        statement = sa.select(collections).where(collections.c.state != "DROPPED").order_by(collections.c.created_at)
         with transaction(self.engine) as connection:
-            return [
-                CollectionGeneration(collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"])
-                for row in connection.execute(statement).mappings()
-            ]
+            return [generation_of(row) for row in connection.execute(statement).mappings()]
 
     def ensure_generation(self, *, prefix: str, embedder: EmbedderIdentity, analyzer: str) -> CollectionGeneration:
         """The live collection, made on first use.
@@ -100,7 +97,8 @@ class Facts:
             raise ConfigurationError(
                 f"the collection {generation.collection} was filled by {key} with the analyzer {generation.analyzer}, "
                 f"the settings say {embedder.key} with {analyzer}: set RAG_EMBEDDER, RAG_EMBEDDING_MODEL, "
-                "RAG_EMBEDDING_DIMENSIONS and RAG_ANALYZER back, or start with an empty data folder"
+                "RAG_EMBEDDING_DIMENSIONS and RAG_ANALYZER back; to change them, put the new values into "
+                "RAG_NEXT_EMBEDDER, RAG_NEXT_EMBEDDING_MODEL, ... and run `rag-pipeline reindex --next`"
             )
         return generation
 

@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from rag_pipeline.adapters.postgres.documents import NO_ERROR
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.json_rows import to_json
+from rag_pipeline.adapters.postgres.live_generation import hold_live
 from rag_pipeline.adapters.postgres.schema import document_versions, documents
 from rag_pipeline.core.documents import STATUS_DURING, WORKING, Stage, Status, allowed_from
 from rag_pipeline.core.work import OutcomeKind, StageOutcome, WorkItem
-from rag_pipeline.errors import InternalError, RagPipelineError, TemporaryError
+from rag_pipeline.errors import GenerationSwitchedError, InternalError, RagPipelineError, TemporaryError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,19 @@ class StageLedger:
         return owned - settled
 
     def publish(self, items: Sequence[WorkItem], *, collection: str) -> frozenset[str]:
-        """Make the versions live: READY is the last step, in one transaction with the flip of `live_version`."""
+        """Make the versions live: READY is the last step, in one transaction with the flip of `live_version`.
+
+        Raises:
+            GenerationSwitchedError: the collection that they were written to does not answer queries any more.
+        """
         if not items:
             return frozenset()
         with transaction(self._engine) as connection:
+            live = hold_live(connection)
+            if live != collection:
+                raise GenerationSwitchedError(
+                    f"written to {collection}, but {live} answers queries since a moment ago: it is done again for that"
+                )
             ready = list(
                 connection.execute(
                     sa.update(documents)
@@ -268,7 +278,8 @@ class StageLedger:
     def _verdict(self, error: RagPipelineError, attempt: int) -> tuple[str, float]:
         if not isinstance(error, TemporaryError):
             return "permanent", 0.0
-        if attempt >= self._retry.max_attempts:
+        # A switch is nobody's fault: it does not cost the last attempt.
+        if attempt >= self._retry.max_attempts and not isinstance(error, GenerationSwitchedError):
             return "dead", 0.0
         return "temporary", self._retry.delay_seconds(attempt, asked=error.retry_after_seconds)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from rag_pipeline.adapters.postgres.claims import work_item
+from rag_pipeline.adapters.postgres.claims import LIVE_ITEMS, work_item
 from rag_pipeline.adapters.postgres.engine import transaction, translate_errors
 from rag_pipeline.adapters.postgres.schema import (
     chunks,
@@ -95,27 +95,8 @@ class Reconciliation:
 
     def live_item(self, document_id: str) -> WorkItem | None:
         """The live version of a document as a work item; None if it has none."""
-        statement = (
-            sa.select(
-                *(column for column in documents.c if column.name != "version"),
-                document_versions.c.version,
-                knowledge_bases.c.name.label("kb_name"),
-                document_versions.c.sha256,
-                document_versions.c.size_bytes,
-                document_versions.c.object_key,
-            )
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .join(
-                document_versions,
-                sa.and_(
-                    document_versions.c.document_id == documents.c.id,
-                    document_versions.c.version == documents.c.live_version,
-                ),
-            )
-            .where(documents.c.id == document_id)
-        )
         with transaction(self._engine) as connection:
-            row = connection.execute(statement).mappings().first()
+            row = connection.execute(LIVE_ITEMS.where(documents.c.id == document_id)).mappings().first()
         return None if row is None else work_item(row)
 
     def named_objects(self) -> Iterator[NamedObject]:

@@ -203,10 +203,29 @@ collections = sa.Table(
     sa.Column("embedder", sa.Text, nullable=False),
     sa.Column("dimensions", sa.Integer, nullable=False),
     sa.Column("analyzer", sa.Text, nullable=False),
+    # LIVE: answers queries; FILLING: the next one; RETIRED: to be dropped; DROPPED: its name is not given again.
     sa.Column("state", sa.Text, nullable=False),
     _time("created_at"),
-    # At most one generation answers queries.
+    _time("retired_at", nullable=True),
+    # Of the FILLING one: when its next run may begin, and why the switch to it was refused.
+    _time("due_at"),
+    sa.Column("refusal", sa.Text),
+    # At most one generation answers queries, and at most one is filled.
     sa.Index("uq_collections_live", "state", unique=True, postgresql_where=sa.text("state = 'LIVE'")),
+    sa.Index("uq_collections_filling", "state", unique=True, postgresql_where=sa.text("state = 'FILLING'")),
+)
+
+generation_documents = sa.Table(
+    "generation_documents",
+    metadata,
+    # A version whose rows are complete in a collection that does not answer yet, and what its artefacts become then.
+    sa.Column("collection", sa.Text, sa.ForeignKey("collections.name"), primary_key=True),
+    sa.Column("document_id", sa.Text, sa.ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("artefact_key", sa.Text, nullable=False),
+    sa.Column("embeddings_fingerprint", sa.Text, nullable=False),
+    sa.Column("index_fingerprint", sa.Text, nullable=False),
+    sa.Index("ix_generation_documents_document_id", "document_id"),
 )
 
 deletions = sa.Table(

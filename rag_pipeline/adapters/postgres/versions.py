@@ -5,7 +5,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import document_versions, documents, images, stage_artefacts
+from rag_pipeline.adapters.postgres.live_generation import hold_live
+from rag_pipeline.adapters.postgres.schema import (
+    document_versions,
+    documents,
+    generation_documents,
+    images,
+    stage_artefacts,
+)
 from rag_pipeline.core.documents import SETTLED, Stage, Status
 from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
 
@@ -54,25 +61,24 @@ class Versions:
                 )
         return found
 
-    def roll_back(self, document_id: str, *, collection: str) -> int:
+    def roll_back(self, document_id: str) -> int:
         """Let the newest older version that is kept answer again; returns its number.
 
-        Args:
-            document_id: the document.
-            collection: the one that answers queries; versions indexed elsewhere cannot answer.
+        Versions that are not in the collection that answers queries cannot answer.
 
         Raises:
             DocumentBusyError: a version is being built.
             IllegalTransitionError: it is not READY, or no older version is kept.
         """
         with transaction(self._engine) as connection:
+            live = hold_live(connection)
             document = _locked(connection, document_id)
             older = connection.execute(
                 sa.select(sa.func.max(document_versions.c.version)).where(
                     document_versions.c.document_id == document_id,
                     document_versions.c.version < document.live_version,
                     document_versions.c.ready_at.is_not(None),
-                    document_versions.c.collection == collection,
+                    document_versions.c.collection == live,
                 )
             ).scalar()
             if older is None:
@@ -86,13 +92,16 @@ class Versions:
     def roll_forward(self, document_id: str) -> None:
         """Let the newest version of a document that was rolled back answer again; otherwise nothing changes.
 
+        Neither does it when the newest version is not in the collection that answers queries.
+
         Raises:
             DocumentBusyError: a version is being built.
             IllegalTransitionError: it is not READY.
         """
         with transaction(self._engine) as connection:
+            live = hold_live(connection)
             document = _locked(connection, document_id)
-            if document.version != document.live_version:
+            if document.version != document.live_version and is_in(connection, live, document_id, document.version):
                 make_live(connection, document_id, document.live_version, document.version)
 
     def object_keys(self, document_id: str, version: int) -> tuple[frozenset[str], frozenset[str]]:
@@ -119,7 +128,7 @@ class Versions:
     def forget(self, document_id: str, version: int) -> None:
         """Remove the version's rows; its stage attempts stay as the node log."""
         with transaction(self._engine) as connection:
-            for table in (stage_artefacts, document_versions):
+            for table in (stage_artefacts, generation_documents, document_versions):
                 connection.execute(
                     sa.delete(table).where(table.c.document_id == document_id, table.c.version == version)
                 )
@@ -136,6 +145,14 @@ def _locked(connection: sa.Connection, document_id: str) -> sa.Row[tuple[str, st
     if row.status != Status.READY:
         raise IllegalTransitionError(f"{row.source_path} is {row.status}: only a READY document changes its version")
     return row
+
+
+def is_in(connection: sa.Connection, collection: str | None, document_id: str, version: int) -> bool:
+    """Whether the version's vectors are in the collection."""
+    statement = sa.select(document_versions.c.collection).where(
+        document_versions.c.document_id == document_id, document_versions.c.version == version
+    )
+    return collection is not None and connection.execute(statement).scalar() == collection
 
 
 def make_live(connection: sa.Connection, document_id: str, before: int, after: int) -> None:

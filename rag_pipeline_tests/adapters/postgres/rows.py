@@ -14,8 +14,11 @@ from rag_pipeline.core.chunk import Chunk, PageRegion
 from rag_pipeline.core.documents import Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.partitions import partition_key
+from rag_pipeline.core.ports import EmbedderIdentity
 from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind, StageOutcome, WorkItem
 from rag_pipeline.errors import RagPipelineError
+
+EMBEDDER = EmbedderIdentity(provider="openai", model="loopback", dimensions=16)
 
 
 def new_version(path: str, content: str = "content") -> NewVersion:
@@ -37,7 +40,8 @@ def register(
     content: str = "content",
     store: Callable[[Slot], str] = lambda slot: f"{slot.document_id}/v{slot.version}",
 ) -> Document:
-    """Register a document without storing an original."""
+    """Register a document without storing an original; `rag_1` is the collection that answers."""
+    facts.ensure_generation(prefix="rag", embedder=EMBEDDER, analyzer="standard")
     document_id = uuid.uuid4().hex
     slot = Slot(document_id=document_id, partition_key=partition_key(kb.name, path, document_id), version=1)
     return facts.documents.register(kb, new_version(path, content), slot, store)

@@ -187,7 +187,7 @@ class Passages:
             .order_by(chunks.c.document_id, chunks.c.chunk_index)
         )
         with reading(self._engine) as connection:
-            return [_stored_chunk(row) for row in connection.execute(statement).mappings()]
+            return [_stored_chunk(row) for row in connection.execute(statement).mappings().all()]
 
 
 def search_target(engine: sa.Engine, kb: str) -> tuple[str, CollectionGeneration, str] | None:

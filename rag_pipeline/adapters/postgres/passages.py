@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from rag_pipeline.adapters.postgres.engine import reading
+from rag_pipeline.adapters.postgres.live_generation import generation_of
 from rag_pipeline.adapters.postgres.schema import (
     chunks,
     collections,
@@ -206,8 +207,7 @@ def search_target(engine: sa.Engine, kb: str) -> tuple[str, CollectionGeneration
         row = None if has_control_characters(kb) else connection.execute(statement).mappings().first()
     if row is None:
         return None
-    generation = CollectionGeneration(collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"])
-    return row["kb_id"], generation, row["embedder"]
+    return row["kb_id"], generation_of(row), row["embedder"]
 
 
 def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:

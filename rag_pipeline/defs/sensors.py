@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from rag_pipeline.adapters.postgres.claims import RequestedBatch
-from rag_pipeline.core.batching import BatchLimits, in_partition_order, plan_batches
+from rag_pipeline.core.batching import BatchLimits, in_partition_order, keys_between, plan_batches
 from rag_pipeline.core.work import BatchPlan, Candidate
 from rag_pipeline.defs.assets import BATCH_TAG
 from rag_pipeline.defs.jobs import documents_job
@@ -46,7 +46,8 @@ def waiting_documents(
         # Much faster than an AddDynamicPartitionsRequest, and the order of insertion makes them contiguous.
         context.instance.add_dynamic_partitions(DOCUMENTS.name or "documents", keys)
         order = context.instance.get_dynamic_partitions(DOCUMENTS.name or "documents")
-        return plan_batches(candidates, {key: position for position, key in enumerate(order)}, limits)
+        passable = services.facts.claims.settled_keys(keys_between(candidates, order))
+        return plan_batches(candidates, order, limits, passable)
 
     requested = services.facts.claims.unlaunched(older_than_seconds=UNLAUNCHED_AFTER_SECONDS)
     requested += services.facts.claims.claim(limit=DOCUMENTS_PER_TICK, plan=plan, new_batch_id=_new_batch_id)

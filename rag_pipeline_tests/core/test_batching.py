@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_pipeline.core.batching import (
+    LONGEST_RANGE,
     PDF_BYTES_PER_PAGE,
     BatchLimits,
     estimated_pages,
     goes_alone,
     in_partition_order,
+    keys_between,
     plan_batches,
 )
 from rag_pipeline.core.work import Candidate
@@ -38,26 +40,31 @@ limits = st.builds(
 )
 
 
+ORDER = [f"key{place}" for place in range(61)]
+
+
 @st.composite
-def waiting(draw: st.DrawFn) -> tuple[list[Candidate], dict[str, int]]:
-    """Candidates in any order, at places with gaps between them."""
+def waiting(draw: st.DrawFn) -> tuple[list[Candidate], frozenset[str]]:
+    """Candidates in any order with gaps between them, and the partitions in the gaps that may be passed over."""
     places = draw(st.lists(st.integers(0, 60), unique=True, max_size=40))
     candidates = [candidate(place, draw(sizes), draw(names)) for place in places]
-    return candidates, {each.partition_key: place for each, place in zip(candidates, places, strict=True)}
+    others = sorted(set(ORDER) - {each.partition_key for each in candidates})
+    return candidates, frozenset(draw(st.lists(st.sampled_from(others))) if others else [])
 
 
 @given(waiting(), limits)
-def test_batches_hold_every_candidate_once_within_bounds_and_without_gaps(
-    found: tuple[list[Candidate], dict[str, int]], bounds: BatchLimits
+def test_batches_hold_every_candidate_once_within_bounds_and_cover_nothing_else_but_what_is_passed_over(
+    found: tuple[list[Candidate], frozenset[str]], bounds: BatchLimits
 ) -> None:
-    candidates, positions = found
-    plans = plan_batches(candidates, positions, bounds)
+    candidates, passable = found
+    plans = plan_batches(candidates, ORDER, bounds, passable)
     planned = [each for plan in plans for each in plan.candidates]
     assert sorted(each.document_id for each in planned) == sorted(each.document_id for each in candidates)
     for plan in plans:
-        places = [positions[each.partition_key] for each in plan.candidates]
-        assert places == list(range(places[0], places[0] + len(places)))
-        assert (plan.first_partition, plan.last_partition) == (f"key{places[0]}", f"key{places[-1]}")
+        keys = [each.partition_key for each in plan.candidates]
+        covered = ORDER[ORDER.index(plan.first_partition) : ORDER.index(plan.last_partition) + 1]
+        assert [key for key in covered if key in keys] == keys
+        assert set(covered) - set(keys) <= passable
         if any(goes_alone(each, bounds) for each in plan.candidates):
             assert len(plan.candidates) == 1
         else:
@@ -68,15 +75,16 @@ def test_batches_hold_every_candidate_once_within_bounds_and_without_gaps(
 
 @given(waiting(), limits)
 def test_no_two_neighbouring_batches_would_have_fitted_into_one(
-    found: tuple[list[Candidate], dict[str, int]], bounds: BatchLimits
+    found: tuple[list[Candidate], frozenset[str]], bounds: BatchLimits
 ) -> None:
-    candidates, positions = found
-    plans = plan_batches(candidates, positions, bounds)
+    candidates, passable = found
+    plans = plan_batches(candidates, ORDER, bounds, passable)
     for left, right in itertools.pairwise(plans):
         first = right.candidates[0]
         together = [*left.candidates, first]
+        between = ORDER[ORDER.index(left.last_partition) + 1 : ORDER.index(first.partition_key)]
         assert (
-            positions[first.partition_key] != positions[left.last_partition] + 1
+            not passable.issuperset(between)
             or any(goes_alone(each, bounds) for each in together)
             or len(together) > bounds.documents
             or sum(each.size_bytes for each in together) > bounds.bytes
@@ -96,7 +104,7 @@ def test_partition_order_keeps_the_documents_and_puts_large_ones_last(
 def test_many_small_files_are_not_held_up_by_one_large() -> None:
     candidates = [candidate(1), candidate(2, size=900_000), candidate(3), candidate(4)]
     keys = [each.partition_key for each in in_partition_order(candidates, LIMITS)]
-    plans = plan_batches(candidates, {key: place for place, key in enumerate(keys)}, LIMITS)
+    plans = plan_batches(candidates, keys, LIMITS)
     assert [[each.document_id for each in plan.candidates] for plan in plans] == [["d1", "d3", "d4"], ["d2"]]
 
 
@@ -116,4 +124,22 @@ def test_a_document_over_half_of_a_bound_goes_alone(size: int, name: str, expect
 
 
 def test_nothing_waiting_gives_no_batch() -> None:
-    assert plan_batches([], {}, LIMITS) == []
+    assert plan_batches([], [], LIMITS) == []
+
+
+def test_scattered_documents_share_runs_across_settled_ones() -> None:
+    order = [f"key{place}" for place in range(10_000)]
+    candidates = [candidate(place) for place in range(0, 10_000, 20)]
+    settled = frozenset(order) - {each.partition_key for each in candidates}
+    bounds = BatchLimits(documents=256, bytes=1_000_000_000, pages=1_000)
+    assert set(keys_between(candidates, order)) == settled - set(order[9_981:])
+    plans = plan_batches(candidates, order, bounds, settled)
+    assert len(plans) == 10
+    assert max(order.index(plan.last_partition) - order.index(plan.first_partition) for plan in plans) < LONGEST_RANGE
+
+
+def test_a_gap_longer_than_a_range_is_not_looked_at() -> None:
+    order = [f"key{place}" for place in range(5_000)]
+    candidates = [candidate(0), candidate(4_999)]
+    assert keys_between(candidates, order) == []
+    assert len(plan_batches(candidates, order, LIMITS, frozenset(order))) == 2

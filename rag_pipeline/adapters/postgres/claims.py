@@ -187,6 +187,18 @@ class Claims:
             found = {row["partition_key"]: work_item(row) for row in rows}
         return [found[key] for key in partition_keys if key in found]
 
+    def settled_keys(self, partition_keys: Sequence[str]) -> frozenset[str]:
+        """Those of the partitions whose document a run would pass over: READY or NO_CONTENT, in no batch."""
+        if not partition_keys:
+            return frozenset()
+        statement = sa.select(documents.c.partition_key).where(
+            documents.c.partition_key.in_(partition_keys),
+            documents.c.status.in_((Status.READY, Status.NO_CONTENT)),
+            documents.c.batch_id.is_(None),
+        )
+        with transaction(self._engine) as connection:
+            return frozenset(connection.execute(statement).scalars())
+
     def artefacts(self, document_ids: Sequence[str]) -> dict[tuple[str, int], dict[Stage, StageArtefact]]:
         """Winning artefacts by (document, version) and stage."""
         found: dict[tuple[str, int], dict[Stage, StageArtefact]] = {}

@@ -15,7 +15,7 @@ RRF_K = 60
 SIGIR 2009: the constant of their experiments; it keeps the first ranks of one channel from deciding alone."""
 MOST_BM25_WEIGHT = 1.5
 """Of BM25 where it heard the whole question; dense counts 1. Measured: docs/retrieval.md."""
-DEAF_BELOW = 0.2
+DEAF_BELOW = 0.3
 """Share of the question's words that the best hits have, up to which BM25 counts nothing."""
 HEARD_FROM = 0.6
 """The share from which it counts fully."""

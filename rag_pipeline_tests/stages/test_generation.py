@@ -25,7 +25,7 @@ from rag_pipeline.stages.generation import (
 )
 from rag_pipeline.stages.reindex import plan_reindex
 from rag_pipeline.stages.services import Services
-from rag_pipeline_tests.contents import assert_consistent, contents
+from rag_pipeline_tests.contents import NOTHING, assert_consistent, contents
 from rag_pipeline_tests.defs.system import wait_until
 from rag_pipeline_tests.embedding_server import POISON, Answer, EmbeddingServer
 from rag_pipeline_tests.stages.runner import KB, Runner, running, running_system_again
@@ -180,27 +180,44 @@ def test_settings_that_have_moved_over_find_nothing_stale(move: Move) -> None:
         assert changed.services.generation().dimensions == NEW
 
 
-def test_documents_that_come_and_go_during_the_fill(move: Move) -> None:
+def test_document_that_is_deleted_while_its_vectors_are_computed_leaves_nothing(move: Move) -> None:
     documents = ready(move, 4)
     move.start()
     asked = move.following.requests
-    move.following.script(Answer(wait_seconds=2.0))
+    move.following.script(Answer(wait_seconds=3.0))
     runs: list[GenerationRun | None] = []
     thread = threading.Thread(target=lambda: runs.append(build_generation(move.services, seconds=LONG)))
     thread.start()
     wait_until(lambda: move.following.requests, lambda count: count > asked)
     move.runner.system.client.delete(documents[0].id)
     move.runner.remove()
-    new_bytes = move.runner.submit("pump 1.txt", "The pump 1 is scrapped.")
-    late = move.runner.submit("pump 9.txt", "The pump 9 came late.")
-    assert move.runner.run(new_bytes, late).ready == 2
     thread.join()
     (run,) = runs
     assert run is not None
-    assert run.is_switched
+    assert (run.is_switched, run.failures) == (True, [])
     assert drop_retired(move.services, kept_seconds=0.0) == 1
-    assert contents(move.services).of(documents[0].id).vectors == frozenset()
-    assert move.sources("pump") == ["pump 1.txt", "pump 2.txt", "pump 3.txt", "pump 9.txt"]
+    assert contents(move.services).of(documents[0].id) == NOTHING
+    assert move.sources("pump") == ["pump 1.txt", "pump 2.txt", "pump 3.txt"]
+
+
+def test_documents_that_come_and_go_after_the_fill_and_before_the_switch(move: Move) -> None:
+    documents = ready(move, 3)
+    move.start()
+
+    def interfere(*_: SearchableGeneration) -> None:
+        move.runner.system.client.delete(documents[0].id)
+        move.runner.remove()
+        new_bytes = move.runner.submit("pump 1.txt", "The pump 1 is scrapped.")
+        late = move.runner.submit("pump 9.txt", "The pump 9 came late.")
+        assert move.runner.run(new_bytes, late).ready == 2
+        assert move.live()[0] == "1"
+
+    run = build_generation(move.services, seconds=LONG, may_switch=interfere)
+    assert run is not None
+    assert (run.is_switched, run.documents) == (True, 5)
+    assert drop_retired(move.services, kept_seconds=0.0) == 1
+    assert contents(move.services).of(documents[0].id) == NOTHING
+    assert move.sources("pump") == ["pump 1.txt", "pump 2.txt", "pump 9.txt"]
     assert move.sources("scrapped") == ["pump 1.txt"]
     assert plan_reindex(move.services).documents == ()
 

@@ -134,7 +134,10 @@ class ChunkRows:
             }
 
     def add_paid(self, embedder: str, item: WorkItem, artefact_key: str, input_hashes: Sequence[str]) -> None:
-        """Note that the vectors of these inputs lie in an artefact, at their position; repeated inputs count once."""
+        """Note that the vectors of these inputs lie in an artefact, at their position; repeated inputs count once.
+
+        Nothing is noted of a document that has just been deleted.
+        """
         positions = {input_hash: position for position, input_hash in reversed(list(enumerate(input_hashes)))}
         rows = [
             {
@@ -214,7 +217,9 @@ _UPSERT_IMAGES = sa.text(
 _ADD_PAID = sa.text(
     """
     INSERT INTO paid_embeddings
-    SELECT * FROM jsonb_populate_recordset(NULL::paid_embeddings, CAST(:rows AS jsonb))
+    SELECT r.* FROM jsonb_populate_recordset(NULL::paid_embeddings, CAST(:rows AS jsonb)) AS r
+    JOIN documents AS d ON d.id = r.document_id
+    FOR KEY SHARE OF d
     ON CONFLICT (embedder, input_hash, document_id, version) DO UPDATE
     SET artefact_key = excluded.artefact_key, position = excluded.position
     """

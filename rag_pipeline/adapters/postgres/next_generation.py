@@ -162,6 +162,15 @@ class NextGenerations:
             count, tokens = connection.execute(statement).one()
         return int(count), int(tokens)
 
+    def still_live(self, items: Sequence[WorkItem]) -> frozenset[str]:
+        """Ids of the documents of which these versions still answer."""
+        versions = [(item.document_id, item.version) for item in items]
+        statement = sa.select(documents.c.id).where(
+            sa.tuple_(documents.c.id, documents.c.live_version).in_(versions), documents.c.status != Status.DELETING
+        )
+        with transaction(self._engine) as connection:
+            return frozenset(connection.execute(statement).scalars())
+
     def add(self, collection: str, filled: Sequence[FilledVersion]) -> frozenset[str]:
         """Note versions whose rows are complete in the collection.
 

@@ -21,6 +21,12 @@ from rag_pipeline.errors import RagPipelineError
 EMBEDDER = EmbedderIdentity(provider="openai", model="loopback", dimensions=16)
 
 
+def create_knowledge_base(facts: Facts, name: str) -> KnowledgeBase:
+    """A knowledge base, with `rag_1` as the collection that answers."""
+    facts.ensure_generation(prefix="rag", embedder=EMBEDDER, analyzer="standard")
+    return facts.knowledge_bases.create(name)
+
+
 def new_version(path: str, content: str = "content") -> NewVersion:
     """What a submit of a text under a path brings; the text stands for its hash."""
     return NewVersion(
@@ -40,8 +46,7 @@ def register(
     content: str = "content",
     store: Callable[[Slot], str] = lambda slot: f"{slot.document_id}/v{slot.version}",
 ) -> Document:
-    """Register a document without storing an original; `rag_1` is the collection that answers."""
-    facts.ensure_generation(prefix="rag", embedder=EMBEDDER, analyzer="standard")
+    """Register a document without storing an original."""
     document_id = uuid.uuid4().hex
     slot = Slot(document_id=document_id, partition_key=partition_key(kb.name, path, document_id), version=1)
     return facts.documents.register(kb, new_version(path, content), slot, store)

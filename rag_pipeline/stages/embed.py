@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rag_pipeline.adapters.postgres.chunk_rows import content_hash
+from rag_pipeline.adapters.postgres.chunk_rows import StoredVectors, content_hash
 from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.partitions import artefact_key
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import RagPipelineError
 from rag_pipeline.stages.outcomes import Produced, failed, for_each, lost
-from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, put_vectors
+from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, put_vectors
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
 
@@ -56,22 +56,34 @@ def _embed_group(workspace: Workspace, group: Sequence[_Inputs]) -> Iterator[Sta
     yield from (lost(each.item, Stage.EMBEDDINGS) for each in group if each.item.document_id not in owned)
     group = [each for each in group if each.item.document_id in owned]
     inputs_of = {each.item.document_id: each for each in group}
+    stored: list[StoredVectors] = []
 
     def store(item: WorkItem) -> Produced:
         each = inputs_of[item.document_id]
         refusal = found.refusal(each.hashes)
         if refusal is not None:
-            _keep_partial(workspace, each, found)
+            stored.extend(_keep_partial(workspace, each, found))
             raise refusal
-        return _store(workspace, each, found)
+        stored.append(_put(workspace, each, found))
+        return _produced(workspace, each, found, stored[-1].artefact_key)
 
-    yield from for_each(workspace, Stage.EMBEDDINGS, [each.item for each in group], store)
+    outcomes = list(for_each(workspace, Stage.EMBEDDINGS, [each.item for each in group], store))
+    try:
+        note_paid(workspace.services, stored)
+    except RagPipelineError as error:
+        yield from (failed(each.item, Stage.EMBEDDINGS, error) for each in group)
+        return
+    yield from outcomes
 
 
-def _store(workspace: Workspace, each: _Inputs, found: Embedded) -> Produced:
+def _put(workspace: Workspace, each: _Inputs, found: Embedded) -> StoredVectors:
     item = each.item
     key = artefact_key(item.kb_id, item.document_id, item.version, Stage.EMBEDDINGS, item.attempt)
-    put_vectors(workspace.services, item, key, each.hashes, found.vector_of)
+    _, stored = put_vectors(workspace.services, item, key, each.hashes, found.vector_of)
+    return stored
+
+
+def _produced(workspace: Workspace, each: _Inputs, found: Embedded, key: str) -> Produced:
     identity = workspace.services.embedder.identity
     distinct = set(each.hashes)
     return Produced(
@@ -86,10 +98,11 @@ def _store(workspace: Workspace, each: _Inputs, found: Embedded) -> Produced:
     )
 
 
-def _keep_partial(workspace: Workspace, each: _Inputs, found: Embedded) -> None:
+def _keep_partial(workspace: Workspace, each: _Inputs, found: Embedded) -> list[StoredVectors]:
     """Keep the vectors of a document that failed: the next attempt pays only for the others."""
     item = each.item
     have = tuple(dict.fromkeys(input_hash for input_hash in each.hashes if input_hash in found.vector_of))
-    if have:
-        key = artefact_key(item.kb_id, item.document_id, item.version, f"{Stage.EMBEDDINGS}.partial", item.attempt)
-        put_vectors(workspace.services, item, key, have, found.vector_of)
+    if not have:
+        return []
+    key = artefact_key(item.kb_id, item.document_id, item.version, f"{Stage.EMBEDDINGS}.partial", item.attempt)
+    return [put_vectors(workspace.services, item, key, have, found.vector_of)[1]]

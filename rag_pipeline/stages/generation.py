@@ -30,7 +30,7 @@ from rag_pipeline.errors import (
 )
 from rag_pipeline.stages.index import VersionRows
 from rag_pipeline.stages.services import Services, stage_versions
-from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, put_vectors
+from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, put_vectors
 from rag_pipeline.stages.workspace import in_groups
 
 logger = logging.getLogger(__name__)
@@ -366,10 +366,13 @@ def _vectors(services: Services, version: _Version, found: Embedded) -> Vectors:
         return vectors
     refusal = found.refusal(version.hashes)
     if refusal is None:
-        return put_vectors(services, version.item, version.key, version.hashes, found.vector_of)
+        vectors, stored = put_vectors(services, version.item, version.key, version.hashes, found.vector_of)
+        note_paid(services, [stored])
+        return vectors
     have = [each for each in dict.fromkeys(version.hashes) if each in found.vector_of]
     if have:  # the next attempt pays only for the others
-        put_vectors(services, version.item, f"{version.key}.partial", have, found.vector_of)
+        _, stored = put_vectors(services, version.item, f"{version.key}.partial", have, found.vector_of)
+        note_paid(services, [stored])
     raise refusal
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_pipeline.adapters.artefacts import EmbeddedInputs, vectors_from_parquet, vectors_to_parquet
-from rag_pipeline.adapters.postgres.chunk_rows import PaidVector
+from rag_pipeline.adapters.postgres.chunk_rows import PaidVector, StoredVectors
 from rag_pipeline.core.ports import Vectors
 from rag_pipeline.core.work import WorkItem
 from rag_pipeline.errors import MissingArtefactError, RagPipelineError
@@ -54,12 +54,17 @@ def embedded(services: Services, text_of: Mapping[str, str]) -> Embedded:
 
 def put_vectors(
     services: Services, item: WorkItem, key: str, hashes: Sequence[str], vector_of: Mapping[str, Vectors]
-) -> Vectors:
-    """Store the vectors of these texts, in order, note that they are paid for, and return them."""
+) -> tuple[Vectors, StoredVectors]:
+    """Store the vectors of these texts, in order; returns them, and what `note_paid` is to be told."""
     vectors = np.stack([vector_of[input_hash] for input_hash in hashes])
     services.artefacts.put(key, vectors_to_parquet(EmbeddedInputs(input_hashes=tuple(hashes), vectors=vectors)))
-    services.facts.chunk_rows.add_paid(services.embedder.identity.key, item, key, hashes)
-    return vectors
+    return vectors, StoredVectors(item=item, artefact_key=key, input_hashes=tuple(hashes))
+
+
+def note_paid(services: Services, stored: Sequence[StoredVectors]) -> None:
+    """Remember which texts have vectors, in one transaction for a whole group of documents."""
+    if stored:
+        services.facts.chunk_rows.add_paid(services.embedder.identity.key, stored)
 
 
 def _already_paid(services: Services, hashes: Sequence[str]) -> dict[str, Vectors]:

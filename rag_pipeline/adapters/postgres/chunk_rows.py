@@ -40,6 +40,16 @@ class ImageRow:
     description: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredVectors:
+    """Vectors of one document version that an artefact holds."""
+
+    item: WorkItem
+    artefact_key: str
+    input_hashes: tuple[str, ...]
+    """In the order of the artefact's rows."""
+
+
 class ChunkRows:
     """What is known of chunks and images in PostgreSQL."""
 
@@ -133,25 +143,29 @@ class ChunkRows:
                 for input_hash, artefact_key, position in connection.execute(statement, {"hashes": list(input_hashes)})
             }
 
-    def add_paid(self, embedder: str, item: WorkItem, artefact_key: str, input_hashes: Sequence[str]) -> None:
-        """Note that the vectors of these inputs lie in an artefact, at their position; repeated inputs count once.
+    def add_paid(self, embedder: str, stored: Sequence[StoredVectors]) -> None:
+        """Note that the vectors of inputs lie in artefacts, at their position; repeated inputs count once.
 
-        Nothing is noted of a document that has just been deleted.
+        Nothing is noted of documents that have just been deleted.
         """
-        positions = {input_hash: position for position, input_hash in reversed(list(enumerate(input_hashes)))}
         rows = [
             {
                 "embedder": embedder,
                 "input_hash": input_hash,
-                "document_id": item.document_id,
-                "version": item.version,
-                "artefact_key": artefact_key,
+                "document_id": each.item.document_id,
+                "version": each.item.version,
+                "artefact_key": each.artefact_key,
                 "position": position,
             }
-            for input_hash, position in positions.items()
+            for each in stored
+            for input_hash, position in _first_positions(each.input_hashes).items()
         ]
         with transaction(self._engine) as connection:
             connection.execute(_ADD_PAID, {"rows": to_json(rows)})
+
+
+def _first_positions(input_hashes: Sequence[str]) -> dict[str, int]:
+    return {input_hash: position for position, input_hash in reversed(list(enumerate(input_hashes)))}
 
 
 def content_hash(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
+from rag_pipeline.adapters.postgres.chunk_rows import StoredVectors
 from rag_pipeline.adapters.postgres.claims import RequestedBatch
 from rag_pipeline.adapters.postgres.documents import NewVersion, Slot
 from rag_pipeline.adapters.postgres.facts import Facts
@@ -167,3 +168,8 @@ def chunk(index: int, text: str = "text") -> Chunk:
         block_types=("paragraph",),
         metadata={"sheet": text},
     )
+
+
+def paid(item: WorkItem, artefact_key: str, *input_hashes: str) -> StoredVectors:
+    """Vectors that an artefact holds."""
+    return StoredVectors(item=item, artefact_key=artefact_key, input_hashes=input_hashes)

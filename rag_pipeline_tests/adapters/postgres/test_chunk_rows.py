@@ -10,7 +10,7 @@ from rag_pipeline.core.chunk import PageRegion, chunk_id
 from rag_pipeline.core.documents import KnowledgeBase
 from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.work import WorkItem
-from rag_pipeline_tests.adapters.postgres.rows import chunk, items, make_ready, register
+from rag_pipeline_tests.adapters.postgres.rows import chunk, items, make_ready, paid, register
 
 ODD_TEXTS = [
     pytest.param('it\'s "quoted" and `ticked`', id="quotes"),
@@ -109,7 +109,7 @@ def test_no_chunks_at_all_empty_the_version(facts: Facts, kb: KnowledgeBase) -> 
 
 def test_paid_vectors_are_found_by_embedder_and_input(facts: Facts, kb: KnowledgeBase) -> None:
     item = one(facts, kb)
-    facts.chunk_rows.add_paid("e5", item, "artefact", ["h0", "h1", "h0", "h2"])
+    facts.chunk_rows.add_paid("e5", [paid(item, "artefact", "h0", "h1", "h0", "h2")])
     assert facts.chunk_rows.find_paid("e5", ["h0", "h2", "unknown"]) == {
         "h0": PaidVector(artefact_key="artefact", position=0),
         "h2": PaidVector(artefact_key="artefact", position=3),
@@ -120,9 +120,9 @@ def test_paid_vectors_are_found_by_embedder_and_input(facts: Facts, kb: Knowledg
 
 def test_paying_again_names_the_newest_artefact(facts: Facts, kb: KnowledgeBase) -> None:
     item = one(facts, kb)
-    facts.chunk_rows.add_paid("e5", item, "old", ["h0", "h1"])
-    facts.chunk_rows.add_paid("e5", item, "new", ["h1"])
-    facts.chunk_rows.add_paid("e5", item, "empty", [])
+    facts.chunk_rows.add_paid("e5", [paid(item, "old", "h0", "h1")])
+    facts.chunk_rows.add_paid("e5", [paid(item, "new", "h1")])
+    facts.chunk_rows.add_paid("e5", [paid(item, "empty")])
     assert facts.chunk_rows.find_paid("e5", ["h0", "h1"]) == {
         "h0": PaidVector(artefact_key="old", position=0),
         "h1": PaidVector(artefact_key="new", position=0),
@@ -131,8 +131,8 @@ def test_paying_again_names_the_newest_artefact(facts: Facts, kb: KnowledgeBase)
 
 def test_the_same_input_in_two_documents_is_found_once(facts: Facts, kb: KnowledgeBase) -> None:
     first, second = one(facts, kb, "a.txt"), one(facts, kb, "b.txt")
-    facts.chunk_rows.add_paid("e5", first, "first", ["h"])
-    facts.chunk_rows.add_paid("e5", second, "second", ["h"])
+    facts.chunk_rows.add_paid("e5", [paid(first, "first", "h")])
+    facts.chunk_rows.add_paid("e5", [paid(second, "second", "h")])
     assert facts.chunk_rows.find_paid("e5", ["h"])["h"].artefact_key in {"first", "second"}
     facts.chunk_rows.delete_version(first.document_id, 1)
     assert facts.chunk_rows.find_paid("e5", ["h"])["h"].artefact_key == "second"
@@ -153,7 +153,7 @@ def test_delete_version_removes_the_rows_of_that_version_only(facts: Facts, kb: 
     for each in (item, next_version):
         facts.chunk_rows.upsert([(each, [chunk(0)])])
         facts.chunk_rows.upsert_images(each, [image(0, id=f"of version {each.version}")])
-        facts.chunk_rows.add_paid("e5", each, f"v{each.version}", ["h"])
+        facts.chunk_rows.add_paid("e5", [paid(each, f"v{each.version}", "h")])
     facts.chunk_rows.delete_version(item.document_id, 1)
     assert facts.chunk_rows.ids(item.document_id, 1) == []
     assert len(facts.chunk_rows.ids(item.document_id, 2)) == 1

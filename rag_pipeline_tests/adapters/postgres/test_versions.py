@@ -14,6 +14,7 @@ from rag_pipeline_tests.adapters.postgres.rows import (
     fingerprint_of,
     items,
     make_ready,
+    paid,
     register,
     set_status,
     start,
@@ -111,7 +112,7 @@ def test_images_and_paid_vectors_go_over_with_their_stages(facts: Facts, kb: Kno
         for position, page in enumerate([1, None])
     ]
     facts.chunk_rows.upsert_images(item, rows)
-    facts.chunk_rows.add_paid("e5", item, "v1/vectors", ["h0", "h1"])
+    facts.chunk_rows.add_paid("e5", [paid(item, "v1/vectors", "h0", "h1")])
     make_ready(facts, document)
     open_next(facts, document)
     with facts.engine.connect() as connection:
@@ -131,7 +132,7 @@ def test_images_and_paid_vectors_go_over_with_their_stages(facts: Facts, kb: Kno
 
 def test_stale_stages_take_no_rows_with_them(facts: Facts, kb: KnowledgeBase) -> None:
     document = register(facts, kb, "a.txt")
-    facts.chunk_rows.add_paid("e5", items(facts, document)[0], "v1/vectors", ["h0"])
+    facts.chunk_rows.add_paid("e5", [paid(items(facts, document)[0], "v1/vectors", "h0")])
     make_ready(facts, document)
     open_next(facts, document, *Stage)
     facts.chunk_rows.delete_version(document.id, 1)

@@ -146,7 +146,7 @@ def _single(client: RagClient, words: int, name: str) -> None:
     assert done.status is Status.READY, done.error
 
 
-def _counts(settings: Settings, *, expected_documents: int) -> dict[str, object]:
+def _counts(settings: Settings, *, expected_documents: int) -> dict[str, int]:
     """Documents, chunk rows, vectors and events; raises if something was lost or doubled."""
     with Facts.from_settings(settings) as facts:
         live = facts.live_generation()

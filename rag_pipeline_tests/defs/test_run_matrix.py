@@ -20,7 +20,7 @@ from rag_pipeline_tests.defs.system import LAUNCH, System, materialize_mutation,
 from rag_pipeline_tests.embedding_server import POISON
 
 KB = "handbook"
-GOOD = 59
+GOOD = 60
 BLANK = "blank.txt"
 """Has no text: kept, not searchable, no failure."""
 BAD = {
@@ -33,7 +33,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def batch(system: System, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
-    """Sixty-four documents, four of them bad, submitted before Dagster starts and settled by it."""
+    """Sixty-four documents, four of them bad, and a blank one, submitted before Dagster starts and settled by it."""
     folder = tmp_path_factory.mktemp("documents")
     for number in range(GOOD):
         (folder / f"note {number:02d}.txt").write_text(f"Pump {number} is serviced every {number + 100} hours.\n")

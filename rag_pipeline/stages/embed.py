@@ -23,7 +23,7 @@ class _Inputs:
 def embed(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
     """Embed the documents group by group; finished vectors survive the failure of their document."""
     try:
-        workspace.services.generation()  # vectors that cannot be used are not paid for
+        workspace.services.check_generation()  # vectors that cannot be used are not paid for
     except RagPipelineError as error:
         yield from (failed(item, Stage.EMBEDDINGS, error) for item in items)
         return

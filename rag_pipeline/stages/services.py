@@ -96,22 +96,41 @@ class Services:
         return fitting[0] if fitting else self
 
     def generation(self) -> CollectionGeneration:
-        """The answering collection, made on first use, which must be filled by this embedder and this analyzer.
+        """The answering collection, which must be filled by this embedder and this analyzer.
+
+        The first one is made before PostgreSQL names it: a query never finds it missing.
 
         Raises:
             GenerationSwitchedError: since a moment ago it is filled by what was the next embedder and analyzer.
             ConfigurationError: it was filled by some that the settings do not name.
+            VectorStoreUnavailableError: the first one cannot be made.
         """
+        prefix, identity, analyzer = (
+            self.settings.milvus_collection_prefix,
+            self.embedder.identity,
+            self.settings.analyzer,
+        )
+        if not self.check_generation():
+            self.vectors.ensure(
+                CollectionGeneration(collection=f"{prefix}_1", dimensions=identity.dimensions, analyzer=analyzer)
+            )
+        return self.facts.ensure_generation(prefix=prefix, embedder=identity, analyzer=analyzer)
+
+    def check_generation(self) -> bool:
+        """Whether a collection answers; raises as `generation` does when it is not one of these services'."""
         live = self.facts.live_generation()
-        if live is not None and not self.fills(*live) and any(each.fills(*live) for each in self.configured()):
+        if live is None:
+            return False
+        if not self.fills(*live) and any(each.fills(*live) for each in self.configured()):
             raise GenerationSwitchedError(
                 f"{live[0].collection}, filled by {live[1]}, answers queries since a moment ago: done again for that"
             )
-        return self.facts.ensure_generation(
+        self.facts.ensure_generation(
             prefix=self.settings.milvus_collection_prefix,
             embedder=self.embedder.identity,
             analyzer=self.settings.analyzer,
         )
+        return True
 
     def stored_generations(self) -> Iterator[CollectionGeneration]:
         """Every generation that the vector store holds a collection of."""

@@ -108,7 +108,13 @@ def test_menus_are_page_headers_and_no_headings(tmp_path: Path) -> None:
 
 def test_metadata_of_the_page(tmp_path: Path) -> None:
     document = parse_bytes(tmp_path, page("x", "<meta name=author content=' A  B '><meta name=x content=y>"), "a.html")
-    assert document.metadata == {"encoding": "utf-8", "title": "T & t", "language": "de", "author": "A B"}
+    assert document.metadata == {
+        "encoding": "utf-8",
+        "title": "T & t",
+        "language": "de",
+        "author": "A B",
+        "ladder_step": "text",
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """Batches without Dagster: resume, partial runs, rebuilds, and documents that are taken away meanwhile."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
+from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.core.work import OutcomeKind
+from rag_pipeline.errors import VectorStoreUnavailableError
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.batch import BatchRequest, run_batch
@@ -137,3 +141,14 @@ def test_document_that_is_being_deleted_is_not_overwritten(runner: Runner) -> No
     (item,) = runner.services.facts.claims.items(partition_keys=[document.partition_key])
     assert (item.status, item.batch_id) == (Status.DELETING, None)
     assert runner.system.embedding.requests == 0
+
+
+def test_no_collection_is_named_before_it_exists(runner: Runner) -> None:
+    """A query would find it missing."""
+    vectors = MilvusIndex(uri="http://127.0.0.1:1", token="")
+    try:
+        with pytest.raises(VectorStoreUnavailableError):
+            replace(runner.services, vectors=vectors).generation()
+    finally:
+        vectors.close()
+    assert runner.services.facts.live_generation() is None

@@ -11,6 +11,7 @@ from rag_pipeline.errors import CorruptDocumentError, DocumentTooLargeError, Emp
 from rag_pipeline.parsing.image import ImageParser, tiles
 from rag_pipeline.parsing.ocr import OcrLine
 from rag_pipeline.parsing.pdf.scans import words_of_lines
+from rag_pipeline.parsing.pool import ParserPool
 
 SENTENCE = "The supplier must answer within ninety days."
 
@@ -170,3 +171,15 @@ def test_words_stand_where_their_letters_stand() -> None:
     assert (first.text, second.text) == ("ab", "cd")
     assert first.left < first.right < second.left < second.right < 50
     assert first.end < second.start
+
+
+def test_a_thin_strip_is_read_in_little_memory(tmp_path: Path) -> None:
+    """The detection enlarges an image until its shorter side has 736 pixels, a strip to 10 million."""
+    picture("The quick brown fox jumps over the lazy dog", size=(2400, 100)).save(tmp_path / "strip.png")
+    with ParserPool(workers=1) as pool:
+        limits = ParseLimits(memory_bytes=700_000_000)
+        request = ParseRequest(path=tmp_path / "strip.png", file_name="strip.png", limits=limits)
+        [outcome] = pool.parse([("strip", request)], tmp_path)
+    assert outcome.error is None
+    assert outcome.summary is not None
+    assert similar(outcome.summary.excerpt, "The quick brown fox jumps over the lazy dog")

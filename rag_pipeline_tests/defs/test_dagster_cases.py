@@ -72,7 +72,7 @@ def test_every_name_gets_a_partition_of_its_own_and_a_backfill_takes_exactly_the
         assert client.document(key).partition_key == key
     dagster.wait_for_runs(count=1)  # READY comes just before the last asset's event
     states = dagster.partition_states()
-    assert all(set(states[stage]) == set(keys) for stage in Stage)
+    assert all(set(keys) <= set(states[stage]) for stage in Stage)  # other tests of the module have documents, too
     before = {document.id: client.document(document.id).updated_at for document in done}
     runs = len(dagster.runs())
     chosen = [keys[1], keys[-3]]

@@ -7,6 +7,7 @@ from typing import Self
 
 from rag_pipeline.adapters.artefacts import ArtefactStore
 from rag_pipeline.adapters.postgres.facts import Facts
+from rag_pipeline.adapters.postgres.live_generation import first_collection
 from rag_pipeline.core import chunking
 from rag_pipeline.core.chunking import ChunkingOptions
 from rag_pipeline.core.documents import Stage
@@ -105,32 +106,34 @@ class Services:
             ConfigurationError: it was filled by some that the settings do not name.
             VectorStoreUnavailableError: the first one cannot be made.
         """
-        prefix, identity, analyzer = (
-            self.settings.milvus_collection_prefix,
-            self.embedder.identity,
-            self.settings.analyzer,
+        live = self.check_generation()
+        if live is not None:
+            return live
+        first = CollectionGeneration(
+            collection=first_collection(self.settings.milvus_collection_prefix),
+            dimensions=self.embedder.identity.dimensions,
+            analyzer=self.settings.analyzer,
         )
-        if not self.check_generation():
-            self.vectors.ensure(
-                CollectionGeneration(collection=f"{prefix}_1", dimensions=identity.dimensions, analyzer=analyzer)
-            )
-        return self.facts.ensure_generation(prefix=prefix, embedder=identity, analyzer=analyzer)
+        self.vectors.ensure(first)
+        return self._named_generation()
 
-    def check_generation(self) -> bool:
-        """Whether a collection answers; raises as `generation` does when it is not one of these services'."""
+    def check_generation(self) -> CollectionGeneration | None:
+        """The answering collection, None before the first; raises as `generation` does."""
         live = self.facts.live_generation()
-        if live is None:
-            return False
-        if not self.fills(*live) and any(each.fills(*live) for each in self.configured()):
+        if live is None or self.fills(*live):
+            return None if live is None else live[0]
+        if any(each.fills(*live) for each in self.configured()):
             raise GenerationSwitchedError(
                 f"{live[0].collection}, filled by {live[1]}, answers queries since a moment ago: done again for that"
             )
-        self.facts.ensure_generation(
+        return self._named_generation()  # raises, with the reason
+
+    def _named_generation(self) -> CollectionGeneration:
+        return self.facts.ensure_generation(
             prefix=self.settings.milvus_collection_prefix,
             embedder=self.embedder.identity,
             analyzer=self.settings.analyzer,
         )
-        return True
 
     def stored_generations(self) -> Iterator[CollectionGeneration]:
         """Every generation that the vector store holds a collection of."""

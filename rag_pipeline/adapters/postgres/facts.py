@@ -14,7 +14,7 @@ from rag_pipeline.adapters.postgres.documents import Documents
 from rag_pipeline.adapters.postgres.engine import create_engine, transaction
 from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
-from rag_pipeline.adapters.postgres.live_generation import generation_of
+from rag_pipeline.adapters.postgres.live_generation import add_generation, first_collection, generation_of
 from rag_pipeline.adapters.postgres.next_generation import NextGenerations
 from rag_pipeline.adapters.postgres.reconciliation import Reconciliation
 from rag_pipeline.adapters.postgres.schema import collections
@@ -75,21 +75,16 @@ class Facts:
         Raises:
             ConfigurationError: the live collection was filled by another embedder or analyzer.
         """
-        if self.live_generation() is None:
+        found = self.live_generation()
+        if found is None:
             try:
                 with transaction(self.engine) as connection:
-                    connection.execute(
-                        sa.insert(collections).values(
-                            name=f"{prefix}_1",
-                            embedder=embedder.key,
-                            dimensions=embedder.dimensions,
-                            analyzer=analyzer,
-                            state="LIVE",
-                        )
+                    add_generation(
+                        connection, name=first_collection(prefix), embedder=embedder, analyzer=analyzer, state="LIVE"
                     )
             except exc.IntegrityError:
                 pass  # another process was first
-        found = self.live_generation()
+            found = self.live_generation()
         if found is None:
             raise ConfigurationError("the live collection has just been removed: start again")
         generation, key = found

@@ -1,4 +1,4 @@
-"""The row of the collection that answers queries, and holding it while another version is made to answer."""
+"""Rows of collections, and holding that of the answering one while another version is made to answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,28 @@ from typing import Any
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.schema import collections
-from rag_pipeline.core.ports import CollectionGeneration
+from rag_pipeline.core.ports import CollectionGeneration, EmbedderIdentity
 
 
 def generation_of(row: Mapping[Any, Any]) -> CollectionGeneration:
     """The generation of a row of `collections`."""
     return CollectionGeneration(collection=row["name"], dimensions=row["dimensions"], analyzer=row["analyzer"])
+
+
+def first_collection(prefix: str) -> str:
+    """Name of the first collection of a deployment."""
+    return f"{prefix}_1"
+
+
+def add_generation(
+    connection: sa.Connection, *, name: str, embedder: EmbedderIdentity, analyzer: str, state: str
+) -> None:
+    """Insert a row of `collections`. Raises `IntegrityError` when the name, or the state's only place, is taken."""
+    connection.execute(
+        sa.insert(collections).values(
+            name=name, embedder=embedder.key, dimensions=embedder.dimensions, analyzer=analyzer, state=state
+        )
+    )
 
 
 def hold_live(connection: sa.Connection) -> str | None:

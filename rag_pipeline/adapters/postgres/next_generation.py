@@ -16,7 +16,7 @@ from sqlalchemy import exc
 from rag_pipeline.adapters.postgres.claims import LIVE_ITEMS, work_item
 from rag_pipeline.adapters.postgres.engine import transaction, translate_errors
 from rag_pipeline.adapters.postgres.json_rows import to_json
-from rag_pipeline.adapters.postgres.live_generation import generation_of
+from rag_pipeline.adapters.postgres.live_generation import add_generation, generation_of
 from rag_pipeline.adapters.postgres.schema import (
     collections,
     document_versions,
@@ -85,14 +85,12 @@ class NextGenerations:
             numbers = [int(name.rpartition("_")[2]) for name in names if name.startswith(f"{prefix}_")]
             try:
                 with connection.begin_nested():
-                    connection.execute(
-                        sa.insert(collections).values(
-                            name=f"{prefix}_{max(numbers, default=0) + 1}",
-                            embedder=embedder.key,
-                            dimensions=embedder.dimensions,
-                            analyzer=analyzer,
-                            state="FILLING",
-                        )
+                    add_generation(
+                        connection,
+                        name=f"{prefix}_{max(numbers, default=0) + 1}",
+                        embedder=embedder,
+                        analyzer=analyzer,
+                        state="FILLING",
                     )
             except exc.IntegrityError:
                 pass  # another process was first

@@ -64,25 +64,12 @@ class Passages:
 
     def parsed_artefact(self, document_id: str, version: int) -> str | None:
         """Key of the parsed blocks of a live version that may be used; None if there is none."""
-        statement = (
-            sa.select(stage_artefacts.c.artefact_key)
-            .join(
-                documents,
-                sa.and_(
-                    documents.c.id == stage_artefacts.c.document_id,
-                    documents.c.live_version == stage_artefacts.c.version,
-                ),
-            )
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(
-                *self._visible,
-                stage_artefacts.c.document_id == document_id,
-                stage_artefacts.c.version == version,
-                stage_artefacts.c.stage == Stage.PARSED_BLOCKS,
-            )
+        return self._key(
+            stage_artefacts.c.artefact_key,
+            stage_artefacts.c.document_id == document_id,
+            stage_artefacts.c.version == version,
+            stage_artefacts.c.stage == Stage.PARSED_BLOCKS,
         )
-        with reading(self._engine) as connection:
-            return connection.execute(statement).scalar()
 
     def live(self, chunk_ids: Sequence[str]) -> dict[str, StoredChunk]:
         """Those of the chunks that may be used and whose version answers queries now; others are left out."""
@@ -115,7 +102,7 @@ class Passages:
             sa.select(images)
             .join(
                 documents,
-                sa.and_(documents.c.id == images.c.document_id, documents.c.live_version == images.c.version),
+                _is_live(images),
             )
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
             .where(*self._visible, images.c.document_id.in_(document_ids))
@@ -137,38 +124,30 @@ class Passages:
 
     def image_key(self, image_id: str) -> str | None:
         """Object key of an image of a live version; None if there is none that may be used."""
-        statement = (
-            sa.select(images.c.object_key)
-            .join(
-                documents,
-                sa.and_(documents.c.id == images.c.document_id, documents.c.live_version == images.c.version),
-            )
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(*self._visible, images.c.id == image_id)
+        return self._key(
+            images.c.object_key,
+            images.c.id == image_id,
         )
-        with reading(self._engine) as connection:
-            return connection.execute(statement).scalar()
 
     def original_key(self, document_id: str, version: int) -> str | None:
         """Object key of the original of a live version; None if there is none that may be used."""
+        return self._key(
+            document_versions.c.object_key,
+            document_versions.c.document_id == document_id,
+            document_versions.c.version == version,
+        )
+
+    def _key(self, column: sa.Column[Any], *wanted: sa.ColumnElement[bool]) -> str | None:
+        """A column of a row of a live version that may be used; None if there is none."""
         statement = (
-            sa.select(document_versions.c.object_key)
-            .join(
-                documents,
-                sa.and_(
-                    documents.c.id == document_versions.c.document_id,
-                    documents.c.live_version == document_versions.c.version,
-                ),
-            )
+            sa.select(column)
+            .join(documents, _is_live(column.table))
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(
-                *self._visible,
-                document_versions.c.document_id == document_id,
-                document_versions.c.version == version,
-            )
+            .where(*self._visible, *wanted)
         )
         with reading(self._engine) as connection:
-            return connection.execute(statement).scalar()
+            found: str | None = connection.execute(statement).scalar()
+        return found
 
     def _chunks(self, wanted: sa.ColumnElement[bool]) -> list[StoredChunk]:
         statement = (
@@ -181,7 +160,7 @@ class Passages:
             )
             .join(
                 documents,
-                sa.and_(documents.c.id == chunks.c.document_id, documents.c.live_version == chunks.c.version),
+                _is_live(chunks),
             )
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
             .where(wanted, *self._visible)
@@ -219,6 +198,11 @@ def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:
     statement = sa.select(documents.c.kb_id).where(documents.c.id.in_(of_image.union_all(of_chunk)))
     with reading(engine) as connection:
         return connection.execute(statement).scalar()
+
+
+def _is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Rows of the version of their document that answers queries."""
+    return sa.and_(documents.c.id == table.c.document_id, documents.c.live_version == table.c.version)
 
 
 def _scope_clauses(scope: DocumentScope) -> list[sa.ColumnElement[bool]]:

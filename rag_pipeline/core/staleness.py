@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rag_pipeline.core.documents import Stage
+from rag_pipeline.core.documents import Stage, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,11 @@ class ReindexPlan:
     def seconds(self) -> float:
         """As long as the stale stages took last time, one document after the other."""
         return sum(each.milliseconds for each in self.documents) / 1000
+
+
+def stages_of(status: Status) -> tuple[Stage, ...]:
+    """The stages that a settled document has gone through: one without content ends early."""
+    return tuple(Stage) if status is Status.READY else (Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS)
 
 
 def stale_stages(have: Mapping[Stage, str], wanted: Mapping[Stage, str], stages: Sequence[Stage]) -> tuple[Stage, ...]:

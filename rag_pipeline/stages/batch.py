@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.core.staleness import stages_of, stale_stages
 from rag_pipeline.core.work import OutcomeKind, StageArtefact, StageOutcome, WorkItem
 from rag_pipeline.errors import GenerationSwitchedError, MissingArtefactError, OwnershipLostError
 from rag_pipeline.stages.cancel import settle_canceled
@@ -46,7 +47,6 @@ STAGE_FUNCTIONS: Mapping[Stage, StageFunction] = {
 }
 OUTCOMES_PER_RECORD = 64
 """Outcomes written down and reported together: a crash loses at most the record of these, never their artefacts."""
-EMPTY_UNTIL = (Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS)
 
 Report = Callable[[Stage, Sequence[StageOutcome]], None]
 
@@ -148,8 +148,9 @@ def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem])
         elif item.status in (Status.READY, Status.NO_CONTENT):
             wanted = services.fingerprints(item)
             have = artefacts.get((item.document_id, item.version), {})
-            stages = [stage for stage in request.stages if item.status is Status.READY or stage in EMPTY_UNTIL]
-            if request.force or any(stage not in have or have[stage].fingerprint != wanted[stage] for stage in stages):
+            present = {stage: artefact.fingerprint for stage, artefact in have.items()}
+            stages = [stage for stage in request.stages if stage in stages_of(item.status)]
+            if request.force or stale_stages(present, wanted, stages):
                 found.append(item)
     return found
 

@@ -3,10 +3,8 @@
 from rag_pipeline.adapters.postgres.staleness import SettledDocument
 from rag_pipeline.core.documents import Document, Stage, Status
 from rag_pipeline.core.ports import SnapshotRef
-from rag_pipeline.core.staleness import ReindexPlan, StaleDocument, stale_stages
-from rag_pipeline.core.work import WorkItem
+from rag_pipeline.core.staleness import ReindexPlan, StaleDocument, stages_of, stale_stages
 from rag_pipeline.errors import DocumentBusyError
-from rag_pipeline.stages.batch import EMPTY_UNTIL
 from rag_pipeline.stages.generation import plan_generation
 from rag_pipeline.stages.services import Services
 from rag_pipeline.stages.snapshot import restore_snapshot
@@ -71,7 +69,7 @@ def reindex(services: Services, document: Document, *, from_stage: Stage | None,
             services.facts.versions.roll_forward(item.document_id)
         have = services.facts.claims.artefacts([item.document_id]).get((item.document_id, item.version), {})
         present = {stage: artefact.fingerprint for stage, artefact in have.items()}
-        if not stale_stages(present, wanted, _stages_of(item)):
+        if not stale_stages(present, wanted, stages_of(item.status)):
             return
     kept = {stage: value for stage, value in wanted.items() if first is None or _is_before(stage, first)}
     if not services.facts.claims.open_versions([item], {item.document_id: kept}):
@@ -91,7 +89,7 @@ def roll_back(services: Services, document: Document) -> int:
 
 def _stale(services: Services, document: SettledDocument) -> StaleDocument | None:
     item = document.item
-    stages = stale_stages(document.fingerprints, services.fingerprints(item), _stages_of(item))
+    stages = stale_stages(document.fingerprints, services.fingerprints(item), stages_of(item.status))
     if not stages:
         return None
     return StaleDocument(
@@ -103,11 +101,6 @@ def _stale(services: Services, document: SettledDocument) -> StaleDocument | Non
         tokens=document.tokens,
         milliseconds=sum(document.milliseconds.get(stage, 0) for stage in stages),
     )
-
-
-def _stages_of(item: WorkItem) -> tuple[Stage, ...]:
-    """A document without content ends early."""
-    return tuple(Stage) if item.status is Status.READY else EMPTY_UNTIL
 
 
 def _is_before(stage: Stage, first: Stage) -> bool:

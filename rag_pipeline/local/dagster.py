@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -117,9 +117,10 @@ def start_dagster(settings: Settings, *, definitions: str | Path = DEFINITIONS) 
             spec = _spec(name, command, settings, folders, home, ports[name])
             started.append(start_process(spec, detached=False, environment_mark=_mark(folders)))
             if name == CODE_SERVER:
-                _wait_for_port(ports[name], started[-1], folders)
+                # Who asks before it listens notes an error and tries again a minute later.
+                _wait_until(lambda: accepts(ports[CODE_SERVER]), name, "listen", started, folders)
         write_private(record, json.dumps({"owner": asdict(_this_process()), "url": url}))
-        _wait_until_ready(url, started, folders)
+        _wait_until(lambda: _answers(url), WEBSERVER, f"answer on {url}", started, folders)
     except BaseException:
         _stop(reversed_processes=started[::-1])
         record.unlink(missing_ok=True)
@@ -275,37 +276,36 @@ def _spec(
     )
 
 
-def _wait_for_port(port: int, process: RunningProcess, folders: ServerFolders) -> None:
-    """Wait for the code server: who asks before it listens notes an error and tries again a minute later."""
-    log = folders.log(process.name)
+def _wait_until(
+    is_ready: Callable[[], bool], name: str, what: str, started: Sequence[RunningProcess], folders: ServerFolders
+) -> None:
+    """Wait for a process to do something.
+
+    Raises:
+        ServerStartError: one of the processes has ended, or the named one did not do it in time.
+    """
     deadline = time.monotonic() + _READY_SECONDS
-    while not accepts(port):
-        if not process.is_alive():
-            raise ServerStartError(f"Dagster's {process.name} ended; the end of {log}:\n{log_tail(log)}")
+    while not is_ready():
+        for process in started:
+            if not process.is_alive():
+                raise ServerStartError(f"Dagster's {process.name} ended; {_end_of_log(process.name, folders)}")
         if time.monotonic() > deadline:
             raise ServerStartError(
-                f"Dagster's {process.name} did not listen within {_READY_SECONDS:.0f} s; "
-                f"the end of {log}:\n{log_tail(log)}"
+                f"Dagster's {name} did not {what} within {_READY_SECONDS:.0f} s; {_end_of_log(name, folders)}"
             )
         time.sleep(0.1)
 
 
-def _wait_until_ready(url: str, started: Sequence[RunningProcess], folders: ServerFolders) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
-        for process in started:
-            if not process.is_alive():
-                log = folders.log(process.name)
-                raise ServerStartError(f"Dagster's {process.name} ended; the end of {log}:\n{log_tail(log)}")
-        try:
-            if httpx.get(f"{url}/server_info", timeout=5, trust_env=False).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.2)
-    log = folders.log(WEBSERVER)
-    raise ServerStartError(
-        f"Dagster's webserver did not answer on {url} within {_READY_SECONDS:.0f} s; the end of {log}:\n{log_tail(log)}"
-    )
+def _end_of_log(name: str, folders: ServerFolders) -> str:
+    log = folders.log(name)
+    return f"the end of {log}:\n{log_tail(log)}"
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/server_info", timeout=5, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
 
 
 def _webserver_port(wanted: int) -> int:

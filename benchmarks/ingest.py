@@ -22,18 +22,13 @@ from pathlib import Path
 import psycopg2
 
 from benchmarks.process_tree import ProcessTree, wait_idle
+from benchmarks.system import DIMENSIONS, KB, running
 from rag_pipeline.adapters.milvus import MilvusIndex
-from rag_pipeline.adapters.object_store import MinioObjectStore
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import migrate
 from rag_pipeline.core.documents import Stage, Status
-from rag_pipeline.local.dagster import start_dagster
-from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.settings import Settings
 
-KB = "bench"
-DIMENSIONS = 384
 IDLE_SECONDS = 20.0
 WORDS = """
 pump valve motor filter sensor pressure service interval hours oil leak alarm panel tank pipe flange bearing voltage
@@ -62,38 +57,25 @@ def measure(folder: Path, documents: int, single_runs: int, words: int) -> dict[
     with (
         _embedding_service() as (url, pid),
         ProcessTree(leave_out=frozenset({pid})) as tree,
-        EmbeddedServers() as servers,
+        running(folder, url) as system,
     ):
-        settings = servers.start(
-            Settings(
-                data_dir=folder / "data",
-                embedder="openai",
-                embedding_url=url,
-                embedding_model="hashed",
-                embedding_dimensions=DIMENSIONS,
-                webserver_port=0,
-            )
-        )
-        migrate(settings.require_postgres())
-        MinioObjectStore.from_settings(settings).ensure_bucket()
-        with RagClient(settings) as client, start_dagster(settings):
-            client.create_knowledge_base(KB)
-            _single(client, words, "warm-up")
-            idle = wait_idle(tree, IDLE_SECONDS)
-            latencies, single_cpu = [], []
-            for number in range(single_runs):
-                before, started = tree.cpu_seconds(), time.monotonic()
-                _single(client, words, f"single-{number}")
-                latencies.append(time.monotonic() - started)
-                single_cpu.append(tree.cpu_seconds() - before - idle * latencies[-1])
+        client = system.client
+        _single(client, words, "warm-up")
+        idle = wait_idle(tree, IDLE_SECONDS)
+        latencies, single_cpu = [], []
+        for number in range(single_runs):
             before, started = tree.cpu_seconds(), time.monotonic()
-            submitted = client.submit_many(KB, [source])
-            submit_seconds = time.monotonic() - started
-            done = client.wait(submitted, timeout_seconds=3600)
-            seconds = time.monotonic() - started
-            cpu = tree.cpu_seconds() - before
-            ready = sum(document.status is Status.READY for document in done)
-            counts = _counts(settings, expected_documents=documents + single_runs + 1)
+            _single(client, words, f"single-{number}")
+            latencies.append(time.monotonic() - started)
+            single_cpu.append(tree.cpu_seconds() - before - idle * latencies[-1])
+        before, started = tree.cpu_seconds(), time.monotonic()
+        submitted = client.submit_many(KB, [source])
+        submit_seconds = time.monotonic() - started
+        done = client.wait(submitted, timeout_seconds=3600)
+        seconds = time.monotonic() - started
+        cpu = tree.cpu_seconds() - before
+        ready = sum(document.status is Status.READY for document in done)
+        counts = _counts(system.settings, expected_documents=documents + single_runs + 1)
         runs = counts.pop("runs") - single_runs - 1
         fixed = statistics.median(single_cpu) if single_cpu else 0.0
         return {

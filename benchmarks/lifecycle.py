@@ -17,20 +17,16 @@ from typing import Any
 
 import httpx
 
+from benchmarks import system
 from benchmarks.ingest import write_documents
 from benchmarks.process_tree import ProcessTree, wait_idle
-from rag_pipeline.adapters.object_store import MinioObjectStore
-from rag_pipeline.adapters.postgres.schema import migrate
+from benchmarks.system import DIMENSIONS, KB
 from rag_pipeline.core.documents import Document, Stage, Status
-from rag_pipeline.local.dagster import DagsterProcesses, start_dagster
-from rag_pipeline.local.servers import EmbeddedServers
+from rag_pipeline.local.dagster import DagsterProcesses
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
-from rag_pipeline.settings import Settings
 from rag_pipeline_tests.embedding_server import POISON, EmbeddingServer
 
-KB = "bench"
-DIMENSIONS = 384
 PATIENCE_SECONDS = 3600.0
 
 
@@ -38,7 +34,6 @@ PATIENCE_SECONDS = 3600.0
 class Bench:
     """A running system."""
 
-    settings: Settings
     client: RagClient
     dagster: DagsterProcesses
     folder: Path
@@ -199,23 +194,9 @@ BENCHMARKS = {"retry": retry, "chunk-size": chunk_size, "reindex": reindex}
 
 @contextmanager
 def running(folder: Path, embedding: EmbeddingServer, **changes: object) -> Iterator[Bench]:
-    """Servers, Dagster and a client on the folder; what earlier calls left in it is there again."""
-    with EmbeddedServers() as servers:
-        settings = servers.start(
-            Settings(
-                data_dir=folder / "data",
-                embedder="openai",
-                embedding_url=embedding.url,
-                embedding_model="hashed",
-                embedding_dimensions=DIMENSIONS,
-                webserver_port=0,
-            ).model_copy(update=changes)
-        )
-        migrate(settings.require_postgres())
-        MinioObjectStore.from_settings(settings).ensure_bucket()
-        with RagClient(settings) as client, start_dagster(settings) as dagster:
-            client.create_knowledge_base(KB)
-            yield Bench(settings=settings, client=client, dagster=dagster, folder=folder)
+    """A system on the folder."""
+    with system.running(folder, embedding.url, **changes) as found:
+        yield Bench(client=found.client, dagster=found.dagster, folder=folder)
 
 
 def _seconds(result: dict[str, object], name: str) -> float:

@@ -14,7 +14,15 @@ from rag_pipeline.adapters.postgres.cancellation import (
     stop_work,
 )
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import batches, chunks, conversations, deletions, documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import (
+    batches,
+    chunks,
+    conversations,
+    deletions,
+    documents,
+    golden_sets,
+    knowledge_bases,
+)
 from rag_pipeline.core.documents import Deletion, KnowledgeBase, Status, allowed_from
 from rag_pipeline.errors import ResourceNotFoundError
 
@@ -175,6 +183,7 @@ class Deletions:
         with transaction(self._engine) as connection:
             _add_counts_to(connection, kb_id, counts, error=None)
             connection.execute(sa.delete(conversations).where(conversations.c.kb_id == kb_id))
+            connection.execute(sa.delete(golden_sets).where(golden_sets.c.kb_id == kb_id))
             connection.execute(
                 sa.update(knowledge_bases)
                 .where(knowledge_bases.c.id == kb_id, knowledge_bases.c.status == "DELETING")

@@ -90,8 +90,7 @@ class Documents:
             ).mappings()
             found = [_document(each) for each in row]
             if not found:
-                self._insert(connection, kb, new, slot, store_original)
-                return self._one(connection, slot.document_id)
+                return self._insert(connection, kb, new, slot, store_original)
             existing = found[0]
             if existing.sha256 == new.sha256 and not self._is_out_of_reach(connection, existing):
                 return self._duplicate(connection, existing)
@@ -230,23 +229,25 @@ class Documents:
         new: NewVersion,
         slot: Slot,
         store_original: Callable[[Slot], str],
-    ) -> None:
+    ) -> Document:
         object_key = store_original(slot)
         self._require_active(connection, kb)
-        connection.execute(
-            sa.insert(documents).values(
-                id=slot.document_id,
-                kb_id=kb.id,
-                source_path=new.source_path,
-                file_name=new.file_name,
-                partition_key=slot.partition_key,
-                status=Status.PENDING,
-                version=1,
-                metadata=dict(new.metadata),
-                created_by=new.created_by,
-            )
-        )
+        values: dict[str, Any] = {
+            "id": slot.document_id,
+            "kb_id": kb.id,
+            "source_path": new.source_path,
+            "file_name": new.file_name,
+            "partition_key": slot.partition_key,
+            "status": Status.PENDING,
+            "version": 1,
+            "metadata": dict(new.metadata),
+        }
+        row = connection.execute(
+            sa.insert(documents).values(**values, created_by=new.created_by).returning(*_SET_BY_INSERT)
+        ).one()
         self._insert_version(connection, slot.document_id, 1, new, object_key)
+        # Reading the row back would be one query more for every new document.
+        return Document(**values, **row._mapping, kb_name=kb.name, sha256=new.sha256, size_bytes=new.size_bytes)
 
     def _insert_next_version(
         self,
@@ -328,6 +329,8 @@ _SELECT = (
         sa.and_(document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version),
     )
 )
+
+_SET_BY_INSERT = (documents.c.live_version, documents.c.attempt, documents.c.created_at, documents.c.updated_at)
 
 _VISIBLE = _SELECT.where(documents.c.status != Status.DELETING, knowledge_bases.c.status == "ACTIVE")
 

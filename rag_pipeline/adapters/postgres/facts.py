@@ -12,6 +12,7 @@ from rag_pipeline.adapters.postgres.claims import Claims
 from rag_pipeline.adapters.postgres.deletion import Deletions
 from rag_pipeline.adapters.postgres.documents import Documents
 from rag_pipeline.adapters.postgres.engine import create_engine, transaction
+from rag_pipeline.adapters.postgres.golden import GoldenSets
 from rag_pipeline.adapters.postgres.knowledge_bases import KnowledgeBases
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy, StageLedger
 from rag_pipeline.adapters.postgres.live_generation import add_generation, first_collection, generation_of
@@ -40,6 +41,7 @@ class Facts:
         self.deletions = Deletions(engine)
         self.next_generations = NextGenerations(engine)
         self.reconciliation = Reconciliation(engine)
+        self.golden_sets = GoldenSets(engine)
         self._retry = retry
 
     @classmethod

@@ -289,6 +289,36 @@ conversation_evidence = sa.Table(
 )
 
 
+golden_sets = sa.Table(
+    "golden_sets",
+    metadata,
+    # One set of questions with known answers for each knowledge base, as one document: it is read and replaced whole.
+    sa.Column("kb_id", sa.Text, sa.ForeignKey("knowledge_bases.id"), primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("has_pages", sa.Boolean, nullable=False),
+    sa.Column("questions", JSONB, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    _time("attached_at"),
+)
+
+golden_results = sa.Table(
+    "golden_results",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
+    sa.Column("kb_id", sa.Text, sa.ForeignKey("golden_sets.kb_id", ondelete="CASCADE"), nullable=False),
+    # Of the questions that were asked: those of the set may be others now.
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("figures", JSONB, nullable=False),
+    sa.Column("missing", JSONB, nullable=False),
+    sa.Column("collection", sa.Text, nullable=False),
+    sa.Column("embedder", sa.Text, nullable=False),
+    # Later results are compared with the newest accepted one.
+    sa.Column("is_accepted", sa.Boolean, nullable=False),
+    _time("measured_at"),
+    sa.Index("ix_golden_results_kb_id_fingerprint", "kb_id", "fingerprint"),
+)
+
+
 def migrate(url: str) -> None:
     """Bring the database to the newest schema; safe to run at the same time from several processes.
 

@@ -37,7 +37,7 @@ class ModeReport:
     """Figures of one mode."""
 
     means: Mapping[str, float]
-    """`ndcg@10`, `recall@10`, `recall@100`; `span_hit@1`, `span_hit@10` or `page_hit@1`, `page_hit@10`."""
+    """Those of `ranking_measures`; also `span_hit@1`, `span_hit@10` or `page_hit@1`, `page_hit@10`."""
     intervals: Mapping[str, tuple[float, float]]
     """95 % bootstrap intervals of the means."""
     p50_milliseconds: float

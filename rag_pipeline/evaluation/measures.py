@@ -5,13 +5,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 RESAMPLES = 2_000
-NAMES = {"ndcg_cut_10": "ndcg@10", "recall_10": "recall@10", "recall_100": "recall@100"}
+NAMES = {
+    "ndcg_cut_10": "ndcg@10",
+    "success_1": "hit@1",
+    "success_10": "hit@10",
+    "recall_10": "recall@10",
+    "recall_100": "recall@100",
+}
+"""Ours by `trec_eval`'s; `success` is whether one of the first is right."""
 
 
 def ranking_measures(
     rankings: Mapping[str, Sequence[str]], relevant: Mapping[str, Mapping[str, int]]
 ) -> dict[str, list[float]]:
-    """nDCG@10 (linear gain), recall@10 and recall@100 of each query, in the order of the queries.
+    """nDCG@10 (linear gain), hit@1, hit@10, recall@10 and recall@100 of each query, in the order of the queries.
 
     Args:
         rankings: ids by query id, best first, without repetitions.

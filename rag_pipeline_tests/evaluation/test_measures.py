@@ -11,6 +11,8 @@ def test_rankings_are_measured_by_rank() -> None:
     found = ranking_measures(rankings, relevant)
     ideal = 1 + 1 / math.log2(3)
     assert found["ndcg@10"] == pytest.approx([(1 / math.log2(3)) / ideal, 1.0, 0.0, 0.0])
+    assert found["hit@1"] == [0.0, 1.0, 0.0, 0.0]
+    assert found["hit@10"] == [1.0, 1.0, 0.0, 0.0]
     assert found["recall@10"] == pytest.approx([0.5, 1.0, 0.0, 0.0])
     assert found["recall@100"] == pytest.approx([0.5, 1.0, 0.0, 1.0])
 

@@ -158,6 +158,9 @@ class Settings(BaseSettings):
     dagster_url: str | None = None
     """`http://host:port` of Dagster's webserver, for ending runs whose documents are all canceled. None: the one that
     `rag-pipeline up` runs for the data folder."""
+    golden_max_drop: float = Field(default=0.02, ge=0, le=1)
+    """By how much nDCG@10 or recall@10 of an attached golden set may fall before its asset check fails, and before the
+    switch to another embedder or analyzer is refused."""
     reconcile_repair: bool = True
     """Whether the scheduled comparison of the stores removes orphans and rebuilds what lacks something."""
 

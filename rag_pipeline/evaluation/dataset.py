@@ -26,6 +26,8 @@ class Span:
     document: str
     start: int
     end: int
+    text: str | None = None
+    """What stands there, where the file says it (`answer`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ def read_dataset(folder: Path, *, most_queries: int | None = None) -> Dataset:
         queries = {row["_id"]: row["text"] for row in _rows(folder / "queries.jsonl") if relevant.get(row["_id"])}
         evidence = folder / "evidence.jsonl"
         spans = {
-            row["qid"]: Span(document=row["doc"], start=row["start"], end=row["end"])
+            row["qid"]: Span(document=row["doc"], start=row["start"], end=row["end"], text=row.get("answer"))
             for row in (_rows(evidence) if evidence.is_file() else ())
             if "start" in row
         }

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import regex
 
-from rag_pipeline.core.ports import Embedder, EmbedderIdentity, ParseRequest, Vectors
+from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.evaluation.dataset import Dataset, texts, write_documents
 from rag_pipeline.evaluation.ingest import Ingested, ingest
-from rag_pipeline.evaluation.measures import hit_at, interval, mean, percentile, ranking_measures
+from rag_pipeline.evaluation.known_queries import KnownQueries
+from rag_pipeline.evaluation.measures import hit_at, interval, judged_units, mean, percentile, ranking_measures
 from rag_pipeline.parsing.registry import parse_file
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
@@ -129,27 +129,6 @@ def differences(before: Mapping[str, object], now: Report) -> list[str]:
     return lines
 
 
-class _KnownQueries(Embedder):
-    """The embedder with the vectors of all questions computed beforehand, together."""
-
-    def __init__(self, embedder: Embedder, queries: Sequence[str]) -> None:
-        self._embedder = embedder
-        known = [" ".join(query.split()) for query in queries]
-        self._vectors = dict(zip(known, embedder.embed_queries(known), strict=True))
-
-    @property
-    def identity(self) -> EmbedderIdentity:
-        return self._embedder.identity
-
-    def embed_passages(self, texts: Sequence[str]) -> Vectors:
-        return self._embedder.embed_passages(texts)
-
-    def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        if all(text in self._vectors for text in texts):
-            return np.stack([self._vectors[text] for text in texts])
-        return self._embedder.embed_queries(texts)
-
-
 class _Asking:
     def __init__(self, services: Services, dataset: Dataset, ingested: Ingested, files: Mapping[str, Path]) -> None:
         self._dataset = dataset
@@ -157,7 +136,7 @@ class _Asking:
         self._retriever = Retriever.from_settings(
             services.settings, facts=services.facts, index=services.vectors, embedder=services.embedder
         )
-        known = _KnownQueries(services.embedder, list(dataset.queries.values()))
+        known = KnownQueries(services.embedder, list(dataset.queries.values()))
         engine = replace(self._retriever.engine, embedder=known)
         self._quick = Retriever(facts=services.facts, engine=engine)
         self._answers = _Answers(dataset, files)
@@ -201,11 +180,7 @@ class _Asking:
             name = self._ids.get(result.document_id)
             if name is None:
                 continue  # an earlier run with a larger corpus left it
-            if not self._dataset.has_pages:
-                found[name] = None
-                continue
-            for page in range(result.page or 0, (result.page_end or result.page or -1) + 1):
-                found[f"{name}#p{page:04d}"] = None
+            found |= dict.fromkeys(judged_units(name, result, has_pages=self._dataset.has_pages))
         return list(found)
 
     def _times(self, options: RetrievalOptions) -> list[float]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rag_pipeline.query.results import RetrievalResult
+
 RESAMPLES = 2_000
 NAMES = {
     "ndcg_cut_10": "ndcg@10",
@@ -13,6 +15,14 @@ NAMES = {
     "recall_100": "recall@100",
 }
 """Ours by `trec_eval`'s; `success` is whether one of the first is right."""
+
+
+def judged_units(name: str, result: RetrievalResult, *, has_pages: bool) -> list[str]:
+    """What a passage of the document of that name counts as: the document, or every page that it stands on."""
+    if not has_pages:
+        return [name]
+    first, last = result.page or 0, result.page_end or result.page or -1
+    return [f"{name}#p{page:04d}" for page in range(first, last + 1)]
 
 
 def ranking_measures(

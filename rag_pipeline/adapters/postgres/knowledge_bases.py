@@ -46,25 +46,32 @@ class KnowledgeBases:
             ResourceNotFoundError: there is none.
             KnowledgeBaseInactiveError: it is being deleted.
         """
-        statement = sa.select(table).where(table.c.name == name, table.c.status != "DELETED")
         with transaction(self._engine) as connection:
-            # What `create` refuses has no row, and the driver cannot send all of it (NUL, bytes that are no text).
-            row = connection.execute(statement).mappings().first() if not has_control_characters(name) else None
-        if row is None:
-            raise ResourceNotFoundError(
-                f"there is no knowledge base {name!r}; make it with `rag-pipeline submit --kb`, "
-                f"or create_knowledge_base({name!r}) in Python"
-            )
-        found = _knowledge_base(row)
-        if found.status != "ACTIVE":
-            raise KnowledgeBaseInactiveError(f"the knowledge base {name!r} is {found.status} and takes no new work")
-        return found
+            return active_knowledge_base(connection, name)
 
     def all(self) -> list[KnowledgeBase]:
         """Every knowledge base that is not deleted or being deleted, by name."""
         statement = sa.select(table).where(table.c.status == "ACTIVE").order_by(table.c.name)
         with transaction(self._engine) as connection:
             return [_knowledge_base(row) for row in connection.execute(statement).mappings()]
+
+
+def active_knowledge_base(connection: sa.Connection, name: str, *, lock: bool = False) -> KnowledgeBase:
+    """As `KnowledgeBases.active`; with `lock` it stays active until the transaction ends."""
+    statement = sa.select(table).where(table.c.name == name, table.c.status != "DELETED")
+    if lock:
+        statement = statement.with_for_update(read=True)
+    # What `create` refuses has no row, and the driver cannot send all of it (NUL, bytes that are no text).
+    row = connection.execute(statement).mappings().first() if not has_control_characters(name) else None
+    if row is None:
+        raise ResourceNotFoundError(
+            f"there is no knowledge base {name!r}; make it with `rag-pipeline submit --kb`, "
+            f"or create_knowledge_base({name!r}) in Python"
+        )
+    found = _knowledge_base(row)
+    if found.status != "ACTIVE":
+        raise KnowledgeBaseInactiveError(f"the knowledge base {name!r} is {found.status} and takes no new work")
+    return found
 
 
 def _knowledge_base(row: Mapping[Any, Any]) -> KnowledgeBase:

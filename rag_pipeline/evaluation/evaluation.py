@@ -29,7 +29,8 @@ TIMED_QUERIES = 50
 """Searched again as a user would, for the latencies."""
 USER_OPTIONS = RetrievalOptions(top_k=10)
 
-_SPACE = regex.compile(r"\s+")
+_INVISIBLE = regex.compile("[\\s\u00ad\u200b-\u200f\u2060\ufeff]+")
+"""What `is_blank` calls so; a byte order mark in front of the text does not survive parsing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,7 @@ class _Answers:
     """Whether a passage holds the whole answer, by position.
 
     The corpus text and the parsed text may differ in white space and in a heading in front; positions are therefore
-    counted in characters other than white space.
+    counted in visible characters.
     """
 
     def __init__(self, dataset: Dataset, files: Mapping[str, Path]) -> None:
@@ -211,7 +212,7 @@ class _Answers:
         for name in wanted & raw.keys() & files.keys():
             path = files[name]
             self._parsed[name] = parse_file(ParseRequest(path=path, file_name=path.name)).text
-            offsets[name] = _SPACE.sub("", self._parsed[name]).find(_SPACE.sub("", raw[name]))
+            offsets[name] = _INVISIBLE.sub("", self._parsed[name]).find(_INVISIBLE.sub("", raw[name]))
         for query_id, span in dataset.spans.items():
             offset = offsets.get(span.document, -1)
             if offset >= 0:
@@ -229,5 +230,5 @@ class _Answers:
 
 
 def _visible(text: str, end: int) -> int:
-    """Characters other than white space before a position."""
-    return len(_SPACE.sub("", text[:end]))
+    """Visible characters before a position."""
+    return len(_INVISIBLE.sub("", text[:end]))

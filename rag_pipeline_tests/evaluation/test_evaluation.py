@@ -55,6 +55,15 @@ def test_a_corpus_is_ingested_once_and_its_questions_are_answered(
     }
 
 
+def test_answers_are_found_in_a_text_that_begins_with_a_byte_order_mark(
+    system: tuple[Services, RagClient], tmp_path: Path
+) -> None:
+    corpus = [dict(row) for row in CORPUS]
+    corpus[1]["text"] = "\ufeff" + CORPUS[1]["text"]
+    folder = write_set(tmp_path / "marked", corpus=corpus)
+    assert run(system, folder, tmp_path / "files").modes["bm25"].means["span_hit@1"] == 1.0
+
+
 def test_a_passage_without_the_whole_answer_is_no_hit(system: tuple[Services, RagClient], tmp_path: Path) -> None:
     corpus = [dict(row) for row in CORPUS]
     corpus[0]["text"] = CORPUS[0]["text"] + "\n" + "Another sentence about the pump. " * 200

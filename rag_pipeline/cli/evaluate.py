@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rag_pipeline.cli import golden_sets
 from rag_pipeline.cli.documents import JsonOption, console
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.evaluation.dataset import read_dataset
@@ -32,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="BEIR layout: queries.jsonl, qrels.tsv, corpus.jsonl or pdfs/.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="BEIR layout: queries.jsonl, qrels.tsv, corpus.jsonl or pdfs/.")
+    ] = None,
     as_json: JsonOption = False,
     queries: Annotated[int | None, typer.Option("--queries", min=1, help="Only so many, spread evenly.")] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="dense, bm25, hybrid or rerank; else all.")] = None,
@@ -41,8 +44,60 @@ def command(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write the report here as JSON.")] = None,
     compare: Annotated[Path | None, typer.Option("--compare", help="An earlier report of the same set.")] = None,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="KB", help="Attach DIR to a knowledge base as its golden set; nothing runs."),
+    ] = None,
+    detach: Annotated[
+        str | None, typer.Option("--detach", metavar="KB", help="Forget the golden set of a knowledge base.")
+    ] = None,
+    ask: Annotated[
+        str | None, typer.Option("--ask", metavar="KB", help="Ask the golden set of a knowledge base now.")
+    ] = None,
+    accept: Annotated[
+        str | None, typer.Option("--accept", metavar="KB", help="Compare later results with the newest from now on.")
+    ] = None,
+    list_sets: Annotated[bool, typer.Option("--list", help="Golden sets and their newest results.")] = False,
 ) -> None:
-    """Ingest a test set into a scratch knowledge base on servers of its own, ask its questions, print the figures."""
+    """Ingest a test set into a scratch knowledge base on servers of its own, ask its questions, print the figures.
+
+    With --attach, --detach, --ask, --accept and --list: golden sets, which are asked of a knowledge base as it is.
+    """
+    chosen = sum((attach is not None, detach is not None, ask is not None, accept is not None, list_sets))
+    wants_folder = not chosen or attach is not None
+    if chosen > 1 or wants_folder != (folder is not None):
+        raise ConfigurationError(
+            "name the folder of a test set (with --attach KB to attach it), or one of --detach KB, --ask KB, "
+            "--accept KB and --list"
+        )
+    if folder is not None and attach is None:
+        _evaluate(
+            folder, as_json=as_json, queries=queries, mode=mode, data_dir=data_dir, output=output, compare=compare
+        )
+        return
+    with Services.from_settings(Settings.load()) as services:
+        if attach is not None and folder is not None:
+            golden_sets.attach_set(services, attach, read_dataset(folder, most_queries=queries), as_json=as_json)
+        elif detach is not None:
+            golden_sets.detach_set(services, detach, as_json=as_json)
+        elif accept is not None:
+            golden_sets.accept_result(services, accept, as_json=as_json)
+        elif ask is not None:
+            golden_sets.ask_set(services, ask, as_json=as_json)
+        else:
+            golden_sets.list_sets(services, as_json=as_json)
+
+
+def _evaluate(
+    folder: Path,
+    *,
+    as_json: bool,
+    queries: int | None,
+    mode: str | None,
+    data_dir: Path | None,
+    output: Path | None,
+    compare: Path | None,
+) -> None:
     earlier = None if compare is None else _read_report(compare)
     dataset = read_dataset(folder, most_queries=queries)
     with ExitStack() as stack:

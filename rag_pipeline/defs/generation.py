@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from rag_pipeline.evaluation.golden_sets import refusal
 from rag_pipeline.stages.generation import GenerationRun, build_generation
 from rag_pipeline.stages.services import Services
 
@@ -27,8 +28,8 @@ _UNFINISHED = [
 def index_generation(
     context: dg.AssetExecutionContext, services: dg.ResourceParam[Services]
 ) -> dg.MaterializeResult[None]:
-    """Fill the next collection for a while, and switch to it when nothing is missing."""
-    run = build_generation(services, seconds=FILL_SECONDS)
+    """Fill the next collection for a while, and switch to it when nothing is missing and no golden set objects."""
+    run = build_generation(services, seconds=FILL_SECONDS, may_switch=refusal)
     if run is None:
         return dg.MaterializeResult(metadata={"note": "Nothing is to be filled, or another run does it."})
     context.log.info("%s: %d documents, %d rows, %d left", run.collection, run.documents, run.rows, run.left)

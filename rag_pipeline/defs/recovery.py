@@ -7,6 +7,7 @@ import dagster as dg
 
 from rag_pipeline.defs.assets import BATCH_TAG
 from rag_pipeline.defs.generation import is_generation_run
+from rag_pipeline.defs.golden import is_quality_run
 from rag_pipeline.defs.reconciliation import is_reconciliation
 from rag_pipeline.stages.cleanup import drop_retired, remove_superseded
 from rag_pipeline.stages.services import Services
@@ -80,7 +81,7 @@ def _fail_dead_runs(instance: dg.DagsterInstance, services: Services) -> int:
     open_runs = {batch["run_id"] for batch in services.facts.claims.open_batches()}
     for record in instance.get_run_records(dg.RunsFilter(statuses=_ALIVE), limit=RUNS_PER_CALL):
         run = record.dagster_run
-        if is_reconciliation(run):
+        if is_reconciliation(run) or is_quality_run(run):
             continue
         if is_generation_run(run):
             if not services.facts.next_generations.is_being_filled() and _age(instance, run) > RUN_START_SECONDS:

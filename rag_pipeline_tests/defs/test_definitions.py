@@ -19,6 +19,7 @@ GRAPH = {
     "embeddings": (["chunk_snapshot"], {"numpy", "parquet"}),
     "index_writes": (["embeddings"], {"milvus", "postgres"}),
     "index_generation": (["index_writes"], {"milvus", "numpy"}),
+    "retrieval_quality": (["index_writes"], {"milvus", "postgres"}),
     "document_stores": (["index_writes"], {"milvus", "postgres", "s3"}),
 }
 
@@ -38,8 +39,11 @@ def test_asset_graph() -> None:
 
 
 def test_materializing_documents_does_not_compare_the_stores() -> None:
-    (check,) = defs.resolve_asset_graph().asset_check_keys
-    assert (check.asset_key.to_user_string(), check.name) == ("document_stores", "stores_agree")
+    checks = defs.resolve_asset_graph().asset_check_keys
+    assert {(check.asset_key.to_user_string(), check.name) for check in checks} == {
+        ("document_stores", "stores_agree"),
+        ("retrieval_quality", "retrieval_quality_holds"),
+    }
     assert [node.name for node in defs.resolve_job_def("documents_job").nodes] == ["document_stages"]
     assert [node.name for node in defs.resolve_job_def("reconcile_job").nodes] == ["document_stores_stores_agree"]
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from rag_pipeline.adapters.postgres.run_outcomes import finished_outcomes
 from rag_pipeline.defs.assets import BATCH_TAG
 from rag_pipeline.defs.generation import is_generation_run
 from rag_pipeline.defs.golden import is_quality_run
+from rag_pipeline.defs.metadata import event_of
 from rag_pipeline.defs.reconciliation import is_reconciliation
 from rag_pipeline.stages.cleanup import drop_retired, remove_superseded
 from rag_pipeline.stages.services import Services
@@ -15,6 +17,7 @@ from rag_pipeline.stages.services import Services
 VERSIONS_PER_CALL = 50
 REQUEUED_PER_CALL = 1_000
 RUNS_PER_CALL = 100
+EVENTS_PER_PAGE = 1_000
 RUN_START_SECONDS = 120.0
 """A run process that has not begun its batch after this long, or lives on after its end, is dead."""
 
@@ -27,6 +30,7 @@ class Recovered:
     """What one call put right."""
 
     taken_back: int = 0
+    events_logged: int = 0
     dead_runs: int = 0
     requeued: int = 0
     versions_removed: int = 0
@@ -36,6 +40,7 @@ class Recovered:
         """One line for the sensor's page."""
         parts = [
             (self.taken_back, "documents taken back from dead runs"),
+            (self.events_logged, "events logged that dead runs had no time for"),
             (self.dead_runs, "dead runs marked as failed"),
             (self.requeued, "temporary failures put back into the queue"),
             (self.versions_removed, "superseded versions removed"),
@@ -65,6 +70,8 @@ def _take_back_dead_batches(instance: dg.DagsterInstance, services: Services, re
             continue  # not launched yet, or waiting for a slot: the sensor asks again, the queue moves on
         if batch["state"] == "QUEUED" and run is not None and run.status in _ALIVE and _age(instance, run) < lease:
             continue  # its process is just starting
+        if batch["run_id"] is not None:
+            result.events_logged += _finish_report(instance, services, batch["run_id"])
         result.taken_back += services.facts.claims.take_back(
             batch["id"],
             reason="the run that worked on it died",
@@ -73,6 +80,31 @@ def _take_back_dead_batches(instance: dg.DagsterInstance, services: Services, re
         if run is not None and run.status in _ALIVE:
             instance.report_run_failed(run, f"No heartbeat for {batch['silent_seconds']:.0f} s: its process is gone.")
             result.dead_runs += 1
+
+
+def _finish_report(instance: dg.DagsterInstance, services: Services, run_id: str) -> int:
+    """Log what a dead run had finished but not told Dagster: it may die between READY and its last events."""
+    outcomes = finished_outcomes(services.facts.engine, run_id)
+    logged = _logged(instance, run_id) if outcomes else set()
+    missing = [each for each in outcomes if (each.stage.value, each.item.partition_key) not in logged]
+    for outcome in missing:
+        instance.report_runless_asset_event(event_of(outcome))
+    return len(missing)
+
+
+def _logged(instance: dg.DagsterInstance, run_id: str) -> set[tuple[str, str | None]]:
+    """(asset, partition) of the materializations that a run has logged."""
+    found: set[tuple[str, str | None]] = set()
+    cursor = None
+    while True:
+        page = instance.get_records_for_run(
+            run_id, cursor, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION, limit=EVENTS_PER_PAGE
+        )
+        events = [record.event_log_entry.get_dagster_event() for record in page.records]
+        found.update((event.asset_key.to_user_string(), event.partition) for event in events if event.asset_key)
+        cursor = page.cursor
+        if not page.has_more:
+            return found
 
 
 def _fail_dead_runs(instance: dg.DagsterInstance, services: Services) -> int:

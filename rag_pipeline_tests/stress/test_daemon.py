@@ -10,16 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import pytest
 
-from rag_pipeline.core.documents import Document, Status
+from rag_pipeline.core.documents import Document, Stage, Status
 from rag_pipeline.local.credentials import accepts
+from rag_pipeline.local.dagster import prepare_home
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.cleanup import remove_superseded
@@ -165,6 +167,22 @@ def kill_and_recover(installation: Installation, seed: int) -> None:
     with Services.from_settings(installation.settings()) as services:
         remove_superseded(services, limit=1000, kept_seconds=0)
         assert_consistent(services, where=where)
+    assert_green(installation, done, where)
+
+
+def assert_green(installation: Installation, ready: Sequence[Document], where: str) -> None:
+    """Every asset of every READY document has been materialized, as Dagster tells it."""
+    settings = installation.settings()
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in settings.as_environment().items():
+            environment.setenv(name, value)
+        with dg.DagsterInstance.from_config(str(prepare_home(settings))) as instance:
+            wanted = {document.partition_key for document in ready}
+            deadline = time.monotonic() + SECONDS_TO_SETTLE
+            for stage in Stage:  # the last events come after READY
+                while missing := wanted - instance.get_materialized_partitions(dg.AssetKey(stage.value)):
+                    assert time.monotonic() < deadline, f"{where}: {stage} of {sorted(missing)} is not green"
+                    time.sleep(0.5)
 
 
 def wait_for_moment(installation: Installation, victim: str, chance: random.Random) -> None:

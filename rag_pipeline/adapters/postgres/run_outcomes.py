@@ -1,0 +1,61 @@
+"""What a run has written down, for whoever has to finish its report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from rag_pipeline.adapters.postgres.claims import ITEMS, work_item
+from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.schema import documents, stage_artefacts, stage_attempts
+from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.core.work import OutcomeKind, StageOutcome
+
+_FINISHED = (Status.READY, Status.NO_CONTENT)
+
+
+def finished_outcomes(engine: sa.Engine, run_id: str) -> list[StageOutcome]:
+    """Stages that a run finished, of documents that are READY or without content since.
+
+    Documents that the run left unfinished are not among them: the next run logs their finished stages again.
+    """
+    statement = (
+        ITEMS.add_columns(
+            stage_attempts.c.stage,
+            stage_attempts.c.duration_ms,
+            stage_artefacts.c.summary,
+            stage_artefacts.c.artefact_key,
+        )
+        .join(
+            stage_attempts,
+            sa.and_(
+                stage_attempts.c.document_id == documents.c.id,
+                stage_attempts.c.version == documents.c.version,
+                stage_attempts.c.run_id == run_id,
+                stage_attempts.c.status == "SUCCESS",
+            ),
+        )
+        .join(
+            stage_artefacts,
+            sa.and_(
+                stage_artefacts.c.document_id == documents.c.id,
+                stage_artefacts.c.version == documents.c.version,
+                stage_artefacts.c.stage == stage_attempts.c.stage,
+            ),
+        )
+        .where(documents.c.status.in_(_FINISHED), documents.c.batch_id.is_(None))
+        .order_by(stage_attempts.c.id)
+    )
+    with transaction(engine) as connection:
+        return [_outcome(row) for row in connection.execute(statement).mappings()]
+
+
+def _outcome(row: Mapping[Any, Any]) -> StageOutcome:
+    return StageOutcome(
+        item=work_item(row),
+        stage=Stage(row["stage"]),
+        kind=OutcomeKind.DONE,
+        summary=row["summary"],
+        artefact_key=row["artefact_key"],
+        milliseconds=row["duration_ms"] or 0,
+    )

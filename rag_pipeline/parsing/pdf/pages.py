@@ -87,7 +87,7 @@ class PageReader:
         objects = read_objects(page)
         annotations = read_annotations(self._document, page, view.to_display)
         words = drop_repeated(found.words)
-        reason = why_ocr(words, objects, view.width, view.height)
+        reason = why_ocr(words, objects, view.width, view.height, is_deep=self._is_deep)
         if reason is not None:
             words = self._read_scan(page, objects, words, content, reason)
         elif found.unmapped:
@@ -101,7 +101,9 @@ class PageReader:
             _attach(link, content.pieces)
         if not content.pieces and content.state is not PageState.FAILED:
             content.state = PageState.BLANK
-            content.reason = content.reason or "the page is empty"
+            content.reason = content.reason or (
+                "only pictures too small for text are on the page" if objects.images else "the page is empty"
+            )
         elif content.state is PageState.BLANK:
             content.state = PageState.TEXT
         for image in objects.images:

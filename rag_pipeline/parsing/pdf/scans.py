@@ -31,6 +31,10 @@ _SPARSE_SHARE = 0.02
 _SPARSE_CHARACTERS = 200
 _MIN_SHAPES = 12
 """Shapes on a page without text and images from which they may be letters turned into outlines."""
+_ORNAMENT_SIDE = 100.0
+"""Longest side in points of a picture that is a logo or an ornament, ..."""
+_ORNAMENT_SHARE = 0.01
+"""... if all of them together cover less than this share of the page."""
 _GARBLED_SHARE = 0.3
 _FONT_SHARE = 0.65
 """Font size as a share of the height of a line's box, which the detection draws with a margin."""
@@ -51,10 +55,16 @@ class OcrPage(NamedTuple):
     """Degrees clockwise by which the page was turned to be read."""
 
 
-def why_ocr(words: Sequence[Word], objects: PageObjects, width: float, height: float) -> str | None:
-    """Why the text layer of a page is not good enough; None where it is, or where the page is empty."""
+def why_ocr(
+    words: Sequence[Word], objects: PageObjects, width: float, height: float, *, is_deep: bool = False
+) -> str | None:
+    """Why the text layer of a page is not good enough; None where it is, or where the page is empty.
+
+    Pictures without room for a line of text are read only where all else has found nothing (`is_deep`).
+    """
     if not words:
-        return "no text layer" if objects.images or objects.shapes >= _MIN_SHAPES else None
+        has_room = bool(objects.images) and (is_deep or not _are_ornaments(objects, width * height))
+        return "no text layer" if has_room or objects.shapes >= _MIN_SHAPES else None
     if garbage_score(words) > _GARBLED_SHARE:
         return "the text layer is garbled"
     is_scan = _largest_image(objects) > _SCAN_SHARE * width * height
@@ -142,6 +152,13 @@ def _render(page: pdfium.PdfPage, scale: float) -> npt.NDArray[np.uint8]:
 def _confidence(result: OcrResult) -> float:
     """Characters read with certainty: a better rendering finds more text and is surer of it."""
     return sum(line.score * len(line.text) for line in result.lines)
+
+
+def _are_ornaments(objects: PageObjects, page_area: float) -> bool:
+    """Whether the images are too small for a line of text: OCR of a page costs as much as reading fifty."""
+    sides = [(box[2] - box[0], box[3] - box[1]) for _, box, _, _ in objects.images]
+    covered = sum(width * height for width, height in sides)
+    return covered < _ORNAMENT_SHARE * page_area and all(max(side) < _ORNAMENT_SIDE for side in sides)
 
 
 def _largest_image(objects: PageObjects) -> float:

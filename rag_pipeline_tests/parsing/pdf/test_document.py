@@ -119,6 +119,15 @@ def test_a_scan_without_letters_has_no_content_and_says_so(parse: Parse) -> None
     assert "page 1 without text: no text layer, and OCR found no text" in document.warnings
 
 
+def test_a_page_with_nothing_but_an_ornament_is_blank_without_ocr(parse: Parse) -> None:
+    blob = gray_image(64, 64, b"\x20" * 2048 + b"\xe0" * 2048)
+    ornament = Page(content="q 40 0 0 62 18 170 cm /I1 Do Q", xobjects={"I1": blob})
+    document = parse(pdf(Page(content=at(72, 700, "Annual report.")), ornament))
+    assert document.pages[1].state is PageState.BLANK
+    assert document.pages[1].reason == "only pictures too small for text are on the page"
+    assert document.warnings == ("page 2 without text: only pictures too small for text are on the page",)
+
+
 def test_without_time_for_ocr_the_page_is_failed_and_the_others_are_kept(parse: Parse) -> None:
     scanned = Page(content="q 612 0 0 306 0 400 cm /I1 Do Q", xobjects={"I1": scan("Harbour invoice")})
     document = parse(pdf(Page(content=at(72, 700, "Readable cover page.")), scanned), limits=ParseLimits(seconds=-1.0))

@@ -1,7 +1,11 @@
-"""Language models behind an OpenAI-compatible `/chat/completions` (OpenAI, DashScope, vLLM, Ollama), over `httpx`."""
+"""Language models behind an OpenAI-compatible `/chat/completions` (OpenAI, DashScope, vLLM, Ollama), over `httpx`.
 
+What a reasoning model thinks, in fields of its own or as `<think>...</think>` in the text, is no part of its answers.
+"""
+
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from pydantic import SecretStr
@@ -9,6 +13,7 @@ from pydantic import SecretStr
 from rag_pipeline.adapters.http_service import JsonService, service_message
 from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.core.ports import ChatMessage, ChatModel, ChatText
+from rag_pipeline.core.reasoning import ReasoningFilter
 from rag_pipeline.errors import ModelUnavailableError
 from rag_pipeline.settings import Settings
 
@@ -57,10 +62,25 @@ class OpenAICompatibleChat(ChatModel):
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, str):
             raise self._service.malformed(json.dumps(answer))
-        return ChatText(text=clean_text(content[:ANSWER_CHARACTERS]), is_cut=choice.get("finish_reason") == "length")
+        thoughts = ReasoningFilter()
+        text = thoughts.feed(clean_text(content[:ANSWER_CHARACTERS])) + thoughts.finish()
+        return ChatText(text=text, is_cut=choice.get("finish_reason") == "length")
 
     def stream(self, messages: Sequence[ChatMessage]) -> Iterator[ChatText]:
         """The answer as server-sent events; a stream that ends before the model has finished is an error."""
+        thoughts = ReasoningFilter()
+        with contextlib.closing(self._pieces(messages)) as pieces:
+            try:
+                for piece in pieces:
+                    text = thoughts.feed(piece.text) + (thoughts.finish() if piece.is_cut else "")
+                    if text or piece.is_cut:
+                        yield ChatText(text=text, is_cut=piece.is_cut)
+            except ModelUnavailableError:
+                yield from _rest(thoughts)
+                raise
+        yield from _rest(thoughts)
+
+    def _pieces(self, messages: Sequence[ChatMessage]) -> Generator[ChatText, None, None]:
         characters = 0
         with self._service.events(self._body(messages, stream=True)) as events:
             for data in events:
@@ -97,6 +117,12 @@ class OpenAICompatibleChat(ChatModel):
         if isinstance(event, dict) and event.get("error"):
             raise ModelUnavailableError(f"{self._service.shown_url}: {service_message(data)}")
         return event
+
+
+def _rest(thoughts: ReasoningFilter) -> Iterator[ChatText]:
+    text = thoughts.finish()
+    if text:
+        yield ChatText(text=text)
 
 
 def _choice(answer: Any) -> dict[str, Any]:

@@ -54,6 +54,41 @@ def test_an_answer_that_reached_its_greatest_length_says_so(chat: OpenAICompatib
     assert list(chat.stream(MESSAGES)) == [ChatText(text="cut", is_cut=True)]
 
 
+THOUGHTS = "<think>\nThe user wants 400 <b>?\n</think>\n\n"
+
+
+@pytest.mark.parametrize("piece_characters", [1, 3, 5, 1_000])
+def test_thoughts_are_no_part_of_the_answer(
+    chat: OpenAICompatibleChat, server: ModelServer, piece_characters: int
+) -> None:
+    server.answer, server.piece_characters = THOUGHTS + ANSWER, piece_characters
+    assert chat.complete(MESSAGES) == ChatText(text=ANSWER)
+    assert "".join(piece.text for piece in chat.stream(MESSAGES)) == ANSWER
+
+
+def test_an_answer_that_is_cut_while_it_is_thought_about_is_empty(
+    chat: OpenAICompatibleChat, server: ModelServer
+) -> None:
+    server.script_chat(
+        Scripted(body='{"choices": [{"message": {"content": "<think>Hm"}, "finish_reason": "length"}]}'),
+        Scripted(body='data: {"choices": [{"delta": {"content": "<think>Hm"}, "finish_reason": "length"}]}\n\n'),
+    )
+    assert chat.complete(MESSAGES) == ChatText(text="", is_cut=True)
+    assert list(chat.stream(MESSAGES)) == [ChatText(text="", is_cut=True)]
+
+
+def test_what_was_held_back_is_given_out_when_the_stream_breaks_off(
+    chat: OpenAICompatibleChat, server: ModelServer
+) -> None:
+    server.answer = "a < b and more"
+    server.piece_characters = 3
+    server.script_chat(Scripted(break_off_after=2))
+    pieces: list[str] = []
+    with pytest.raises(ModelUnavailableError, match="broke off"):
+        pieces += (piece.text for piece in chat.stream(MESSAGES))
+    assert pieces == ["a ", "<"]
+
+
 @pytest.mark.parametrize("body", ["{not json", '{"choices": []}', '{"choices": [{"message": {"content": null}}]}', "7"])
 def test_an_answer_without_sense_is_refused(chat: OpenAICompatibleChat, server: ModelServer, body: str) -> None:
     server.script_chat(Scripted(body=body))

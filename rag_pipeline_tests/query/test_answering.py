@@ -76,6 +76,26 @@ def test_streaming_gives_the_same_answer_in_pieces(client: RagClient, library: L
     assert whole_request["messages"] == stream_request["messages"]
 
 
+@pytest.mark.parametrize("thoughts", ["<think>400 [source 1] or [source 7]?</think>\n\n", "<think></think>"])
+def test_thoughts_are_neither_shown_nor_checked(
+    client: RagClient, library: Library, models: ModelServer, thoughts: str
+) -> None:
+    models.answer = ANSWER
+    plain = client.ask(LIBRARY, QUESTION, options=only(library, "pump.pdf"))
+    models.answer = thoughts + ANSWER
+    assert client.ask(LIBRARY, QUESTION, options=only(library, "pump.pdf")).text == plain.text
+    stream = client.stream(LIBRARY, QUESTION, options=only(library, "pump.pdf"))
+    assert "".join(stream) == plain.text
+    assert (stream.answer.citations, stream.answer.notes) == (plain.citations, plain.notes)
+
+
+def test_a_model_that_only_thinks_has_said_nothing(client: RagClient, library: Library, models: ModelServer) -> None:
+    models.answer = "<think>It could be 400 euro, or"
+    answer = client.ask(LIBRARY, QUESTION, options=only(library, "pump.pdf"))
+    assert answer.kind == "extractive"
+    assert "It could be" not in answer.text
+
+
 def test_closing_a_stream_stops_the_model_and_records_nothing(
     client: RagClient, library: Library, models: ModelServer
 ) -> None:

@@ -7,16 +7,15 @@ import argparse
 import base64
 import hashlib
 import json
-import threading
-import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from rag_pipeline_tests.loopback_server import NO_SUCH_PATH, Deviation, LoopbackServer, Request
 
 POISON = "POISON"
 """A request with a text that has this in it is refused with HTTP 400."""
@@ -25,16 +24,9 @@ NOT_A_NUMBER = "NOT-A-NUMBER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Deviation):
     """What the next request gets instead of its vectors; the defaults change nothing."""
 
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    """Sent as it is, with `status`."""
-    wait_seconds: float = 0.0
-    """Before the answer begins."""
-    drop_connection: bool = False
     leave_out: int = 0
     """Vectors missing at the end."""
     reverse: bool = False
@@ -52,8 +44,8 @@ class Received:
     authorization: str
 
 
-class EmbeddingServer:
-    """A context manager: serves on 127.0.0.1 on a free port (or `port`) in a thread."""
+class EmbeddingServer(LoopbackServer):
+    """`RAG_EMBEDDING_URL` for tests."""
 
     def __init__(
         self,
@@ -65,6 +57,7 @@ class EmbeddingServer:
         refuse_everything: bool = False,
         keep_requests: bool = True,
     ) -> None:
+        super().__init__(port=port)
         self.dimensions = dimensions
         self.base64_vectors = base64_vectors
         self.most_texts = most_texts
@@ -77,14 +70,6 @@ class EmbeddingServer:
         self._keep_requests = keep_requests
         self._in_flight = 0
         self._answers: deque[Answer] = deque()
-        self._lock = threading.Lock()
-        self._server = _HttpServer(port, self)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-
-    @property
-    def url(self) -> str:
-        """Base URL for `RAG_EMBEDDING_URL`."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def script(self, *answers: Answer) -> None:
         """Answer the next requests so, in the order in which they arrive."""
@@ -94,22 +79,27 @@ class EmbeddingServer:
         """Answer everything as usual from now on."""
         self._answers.clear()
 
-    def serve_forever(self) -> None:
-        """Serve in this thread until the process is interrupted."""
-        self._server.serve_forever()
+    def answer_request(self, request: Request, body: dict[str, Any]) -> None:
+        """Vectors, unless the script or a text says otherwise."""
+        texts = body["input"]
+        answer = self._begin(texts, request.authorization)
+        try:
+            if request.path != "/v1/embeddings":
+                request.send(404, NO_SUCH_PATH)
+            elif not self.deviates(request, answer):
+                refusal = self.refusal(texts)
+                if refusal is not None:
+                    request.send(400, json.dumps({"error": {"message": refusal}}), answer.headers)
+                    return
+                in_base64 = self.base64_vectors or body.get("encoding_format") == "base64"
+                request.send(200, _payload(self, texts, answer, base64_vectors=in_base64), answer.headers)
+        finally:
+            with self.lock:
+                self._in_flight -= 1
 
-    def __enter__(self) -> "EmbeddingServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def begin(self, texts: Sequence[str], authorization: str) -> Answer:
+    def _begin(self, texts: Sequence[str], authorization: str) -> Answer:
         """Count a request and take its answer from the script."""
-        with self._lock:
+        with self.lock:
             self.requests += 1
             self.texts += len(texts)
             self._in_flight += 1
@@ -117,11 +107,6 @@ class EmbeddingServer:
             if self._keep_requests:
                 self.received.append(Received(texts=tuple(texts), authorization=authorization))
             return self._answers.popleft() if self._answers else Answer()
-
-    def end(self) -> None:
-        """Count a request as answered."""
-        with self._lock:
-            self._in_flight -= 1
 
     def refusal(self, texts: Sequence[str]) -> str | None:
         """Why a request is answered with HTTP 400; None when it is not."""
@@ -156,64 +141,6 @@ def _payload(server: EmbeddingServer, texts: Sequence[str], answer: Answer, *, b
     return json.dumps({"object": "list", "data": data, "model": "test"}).encode()
 
 
-class _HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, port: int, embedding: EmbeddingServer) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.embedding = embedding
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1  # headers and body leave in one segment
-
-    def do_POST(self) -> None:
-        assert isinstance(self.server, _HttpServer)
-        embedding = self.server.embedding
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = embedding.begin(request["input"], self.headers.get("Authorization", ""))
-        try:
-            time.sleep(answer.wait_seconds)
-            if answer.drop_connection:
-                self.close_connection = True
-            else:
-                self._send(*self._answer(embedding, request, answer), answer.headers)
-        finally:
-            embedding.end()
-
-    def _answer(self, embedding: EmbeddingServer, request: dict[str, Any], answer: Answer) -> tuple[int, bytes]:
-        texts = request["input"]
-        if self.path != "/v1/embeddings":
-            return 404, b'{"error": {"message": "no such path"}}'
-        if answer.body is not None:
-            return answer.status, answer.body
-        if answer.status != 200:
-            return answer.status, b'{"error": {"message": "scripted failure"}}'
-        refusal = embedding.refusal(texts)
-        if refusal is not None:
-            return 400, json.dumps({"error": {"message": refusal}}).encode()
-        in_base64 = embedding.base64_vectors or request.get("encoding_format") == "base64"
-        return 200, _payload(embedding, texts, answer, base64_vectors=in_base64)
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        try:
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            self.wfile.flush()
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet."""
-
-
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser()
@@ -227,11 +154,7 @@ def main() -> None:
         base64_vectors=arguments.base64,
         keep_requests=False,
     )
-    print(server.url, flush=True)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        return
+    server.run()
 
 
 if __name__ == "__main__":

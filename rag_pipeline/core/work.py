@@ -75,6 +75,10 @@ class StageOutcome:
     milliseconds: int = 0
 
 
+RUN_DIED = "run_died"
+"""Error code of documents whose run ended without a word: its process was killed, or the machine stopped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A PENDING document that the sensor may put into a batch."""
@@ -84,8 +88,8 @@ class Candidate:
     partition_key: str
     file_name: str
     size_bytes: int
-    is_new: bool
-    """Never worked on: its partition does not exist yet."""
+    died_runs: int = 0
+    """Runs of this version that died, the last one among them; 0 when the last one ended by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,8 @@ class BatchPlan:
     """Documents whose partitions are contiguous, to be done by one run."""
 
     candidates: tuple[Candidate, ...]
+    is_large: bool = False
+    """One document that takes long."""
 
     @property
     def first_partition(self) -> str:

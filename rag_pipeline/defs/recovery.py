@@ -18,8 +18,12 @@ VERSIONS_PER_CALL = 50
 REQUEUED_PER_CALL = 1_000
 RUNS_PER_CALL = 100
 EVENTS_PER_PAGE = 1_000
-RUN_START_SECONDS = 120.0
-"""A run process that has not begun its batch after this long, or lives on after its end, is dead."""
+BATCHES_KEPT_SECONDS = 30 * 24 * 3_600.0
+RUN_START_SECONDS = 180.0
+"""A run process that has not begun its batch after this long, or lives on after its end, is dead.
+
+The same as `start_timeout_seconds` in dagster.yaml.
+"""
 
 _ALIVE = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _WAITING = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED]
@@ -54,21 +58,23 @@ def recover(instance: dg.DagsterInstance, services: Services) -> Recovered:
     result = Recovered()
     _take_back_dead_batches(instance, services, result)
     result.dead_runs += _fail_dead_runs(instance, services)
-    result.requeued = services.facts.claims.requeue_due(limit=REQUEUED_PER_CALL)
+    result.requeued = services.facts.waiting.requeue_due(limit=REQUEUED_PER_CALL)
     result.versions_removed = remove_superseded(services, limit=VERSIONS_PER_CALL)
     result.collections_dropped = drop_retired(services)
+    services.facts.claims.forget_finished(older_than_seconds=BATCHES_KEPT_SECONDS)
     return result
 
 
 def _take_back_dead_batches(instance: dg.DagsterInstance, services: Services, result: Recovered) -> None:
     lease = services.settings.lease_seconds
+    starting = max(lease, RUN_START_SECONDS)
     for batch in services.facts.claims.open_batches():
         if batch["silent_seconds"] < lease:
             continue
         run = _run_of(instance, batch["id"], batch["run_id"])
         if batch["state"] == "QUEUED" and (run is None or run.status in _WAITING):
             continue  # not launched yet, or waiting for a slot: the sensor asks again, the queue moves on
-        if batch["state"] == "QUEUED" and run is not None and run.status in _ALIVE and _age(instance, run) < lease:
+        if batch["state"] == "QUEUED" and run is not None and run.status in _ALIVE and _age(instance, run) < starting:
             continue  # its process is just starting
         if batch["run_id"] is not None:
             result.events_logged += _finish_report(instance, services, batch["run_id"])

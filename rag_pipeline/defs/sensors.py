@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from rag_pipeline.adapters.postgres.claims import RequestedBatch
+from rag_pipeline.adapters.postgres.waiting import RequestedBatch
 from rag_pipeline.core.batching import BatchLimits, in_partition_order, keys_between, plan_batches
 from rag_pipeline.core.work import BatchPlan, Candidate
 from rag_pipeline.defs.assets import BATCH_TAG
@@ -19,6 +19,9 @@ from rag_pipeline.stages.cancel import settle_canceled
 from rag_pipeline.stages.delete import remove_deleted
 from rag_pipeline.stages.services import Services
 
+LANE_TAG = "rag/lane"
+LARGE_LANE = "large"
+"""dagster.yaml lets one run of this lane go at a time, so a long one never holds every slot."""
 DOCUMENTS_PER_TICK = 1_000
 """Keeps a tick far below the 60 s after which Dagster kills it."""
 UNLAUNCHED_AFTER_SECONDS = 60.0
@@ -49,8 +52,13 @@ def waiting_documents(
         passable = services.facts.claims.settled_keys(keys_between(candidates, order))
         return plan_batches(candidates, order, limits, passable)
 
-    requested = services.facts.claims.unlaunched(older_than_seconds=UNLAUNCHED_AFTER_SECONDS)
-    requested += services.facts.claims.claim(limit=DOCUMENTS_PER_TICK, plan=plan, new_batch_id=_new_batch_id)
+    requested = services.facts.waiting.unlaunched(older_than_seconds=UNLAUNCHED_AFTER_SECONDS)
+    requested += services.facts.waiting.claim(
+        limit=DOCUMENTS_PER_TICK,
+        plan=plan,
+        new_batch_id=_new_batch_id,
+        most_queued=settings.batch_max_queued,
+    )
     if not requested:
         return dg.SkipReason("No document is waiting.")
     return dg.SensorResult(run_requests=[_run_request(batch) for batch in requested])
@@ -114,12 +122,10 @@ def _new_batch_id() -> str:
 
 
 def _run_request(batch: RequestedBatch) -> dg.RunRequest:
-    return dg.RunRequest(
-        run_key=batch.batch_id,
-        tags={
-            RANGE_START_TAG: batch.first_partition,
-            RANGE_END_TAG: batch.last_partition,
-            BATCH_TAG: batch.batch_id,
-            "rag/documents": str(batch.document_count),
-        },
-    )
+    tags = {
+        RANGE_START_TAG: batch.first_partition,
+        RANGE_END_TAG: batch.last_partition,
+        BATCH_TAG: batch.batch_id,
+        "rag/documents": str(batch.document_count),
+    }
+    return dg.RunRequest(run_key=batch.batch_id, tags=tags | ({LANE_TAG: LARGE_LANE} if batch.is_large else {}))

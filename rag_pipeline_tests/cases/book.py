@@ -41,7 +41,7 @@ class Book:
     def try_again(self) -> None:
         """Let the time pass after which temporary failures are tried again, and work."""
         self.runner.make_due()
-        self.runner.services.facts.claims.requeue_due(limit=100)
+        self.runner.services.facts.waiting.requeue_due(limit=100)
         self.runner.run_queued()
 
     def hits(self, words: str) -> list[RetrievalResult]:

@@ -19,14 +19,16 @@ from rag_pipeline.core.work import Candidate
 LIMITS = BatchLimits(documents=4, bytes=1_000_000, pages=20)
 
 
-def candidate(number: int, size: int = 1_000, name: str = "a.txt") -> Candidate:
+def candidate(
+    number: int, size: int = 1_000, name: str = "a.txt", *, kb_id: str = "kb", died_runs: int = 0
+) -> Candidate:
     return Candidate(
         document_id=f"d{number}",
-        kb_id="kb",
+        kb_id=kb_id,
         partition_key=f"key{number}",
         file_name=name,
         size_bytes=size,
-        is_new=True,
+        died_runs=died_runs,
     )
 
 
@@ -143,3 +145,28 @@ def test_a_gap_longer_than_a_range_is_not_looked_at() -> None:
     candidates = [candidate(0), candidate(4_999)]
     assert keys_between(candidates, order) == []
     assert len(plan_batches(candidates, order, LIMITS, frozenset(order))) == 2
+
+
+def test_a_document_whose_run_died_is_tried_in_a_smaller_batch_and_then_alone() -> None:
+    bounds = BatchLimits(documents=8, bytes=1_000_000, pages=20)
+    for died_runs, sizes_of_batches in ((0, [8, 4]), (1, [2] * 6), (2, [1] * 12)):
+        found = [candidate(number, died_runs=died_runs) for number in range(12)]
+        plans = plan_batches(found, ORDER, bounds)
+        assert [len(plan.candidates) for plan in plans] == sizes_of_batches
+
+
+def test_one_dead_run_does_not_drag_in_documents_beside_it() -> None:
+    bounds = BatchLimits(documents=8, bytes=1_000_000, pages=20)
+    found = [candidate(0), candidate(1, died_runs=2), candidate(2)]
+    assert [len(plan.candidates) for plan in plan_batches(found, ORDER, bounds)] == [1, 1, 1]
+
+
+def test_a_scan_of_hundreds_of_pages_has_a_lane_of_its_own() -> None:
+    bounds = BatchLimits(documents=256, bytes=64_000_000, pages=2_000)
+    found = [candidate(0), candidate(1, 15_000_000, "scan.pdf"), candidate(2)]
+    assert [plan.is_large for plan in plan_batches(found, ORDER, bounds)] == [False, True, False]
+
+
+def test_partitions_of_one_knowledge_base_are_added_side_by_side() -> None:
+    found = [candidate(number, kb_id=f"kb{number % 2}") for number in range(6)]
+    assert [each.kb_id for each in in_partition_order(found, LIMITS)] == ["kb0"] * 3 + ["kb1"] * 3

@@ -54,7 +54,7 @@ class Runner:
 
     def claim(self, batch_id: str) -> None:
         """Put everything that waits into a batch."""
-        self.services.facts.claims.claim(limit=1_000, plan=one_batch, new_batch_id=lambda: batch_id)
+        self.services.facts.waiting.claim(limit=1_000, plan=one_batch, new_batch_id=lambda: batch_id)
 
     def run_request(
         self, request: BatchRequest, report: Callable[[Stage, Sequence[StageOutcome]], None] = lambda *_: None

@@ -54,7 +54,7 @@ def test_batch_of_which_everything_was_canceled_before_it_began_does_nothing(run
     runner.claim("batch")
     request = runner.request_of("batch")
     runner.system.client.cancel(document.id)
-    assert runner.services.facts.claims.unlaunched(older_than_seconds=0) == []
+    assert runner.services.facts.waiting.unlaunched(older_than_seconds=0) == []
     assert runner.run_request(request).ready == 0
     assert runner.now(document).status is Status.CANCELED
     assert runner.system.embedding.requests == 0

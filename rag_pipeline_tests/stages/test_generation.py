@@ -263,7 +263,7 @@ def test_version_that_is_finished_just_after_the_switch_is_done_again(move: Move
     assert failed.error is not None
     assert (failed.error.code, failed.error.error_class) == ("generation_switched", "temporary")
     move.runner.make_due()
-    assert move.services.facts.claims.requeue_due(limit=10) == 1
+    assert move.services.facts.waiting.requeue_due(limit=10) == 1
     move.runner.run_queued()
     assert move.runner.now(late).status is Status.READY
     assert move.sources("valve") == ["valve.txt"]
@@ -293,7 +293,7 @@ def test_batches_and_the_switch_at_any_moment(move: Move) -> None:
         switched.set()
         thread.join()
     move.runner.make_due()
-    move.services.facts.claims.requeue_due(limit=100)
+    move.services.facts.waiting.requeue_due(limit=100)
     move.runner.run_queued()
     assert {move.runner.now(document).status for document in waiting} == {Status.READY}
     assert drop_retired(move.services, kept_seconds=0.0) == 1

@@ -117,7 +117,7 @@ def settle(runner: Runner) -> None:
     """Let batches and removals come to their end, as sensors would."""
     for _ in range(20):
         runner.make_due()
-        runner.services.facts.claims.requeue_due(limit=100)
+        runner.services.facts.waiting.requeue_due(limit=100)
         runner.run_queued()
         runner.remove()
         counts = runner.system.client.count_by_status(KB)

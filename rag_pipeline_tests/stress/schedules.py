@@ -210,7 +210,7 @@ class Schedule:
         """Let recovery do what it does, without faults and without waiting for the clock."""
         for _ in range(ROUNDS_TO_SETTLE):
             self._runner.make_due()
-            self._runner.services.facts.claims.requeue_due(limit=1_000)
+            self._runner.services.facts.waiting.requeue_due(limit=1_000)
             self._runner.run_queued()
             self._runner.remove()
             counts = self._client.count_by_status(KB)

@@ -5,8 +5,7 @@ run clears it with the final status, and the recovery takes it back when the run
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,19 +22,9 @@ from rag_pipeline.adapters.postgres.schema import (
     stage_attempts,
 )
 from rag_pipeline.core.documents import SETTLED, WORKING, Stage, Status, allowed_from
-from rag_pipeline.core.work import BatchPlan, Candidate, StageArtefact, WorkItem
+from rag_pipeline.core.work import RUN_DIED, StageArtefact, WorkItem
 
 _STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedBatch:
-    """A batch for which a run has to be launched."""
-
-    batch_id: str
-    first_partition: str
-    last_partition: str
-    document_count: int
 
 
 class Claims:
@@ -45,54 +34,6 @@ class Claims:
         """`max_attempts`: runs over a version after which a document whose runs die or break off is dead."""
         self._engine = engine
         self._max_attempts = max_attempts
-
-    def claim(
-        self, *, limit: int, plan: Callable[[list[Candidate]], list[BatchPlan]], new_batch_id: Callable[[], str]
-    ) -> list[RequestedBatch]:
-        """Give the oldest waiting documents a batch, at most `limit` of them.
-
-        `plan` is called with the candidates while their rows are locked; a crash in it leaves them waiting. Rows that
-        another sensor holds are passed over.
-        """
-        with transaction(self._engine) as connection:
-            rows = connection.execute(_WAITING.limit(limit)).mappings().all()
-            requested = []
-            for each in plan([_candidate(row) for row in rows]) if rows else []:
-                batch = RequestedBatch(
-                    batch_id=new_batch_id(),
-                    first_partition=each.first_partition,
-                    last_partition=each.last_partition,
-                    document_count=len(each.candidates),
-                )
-                self._insert_batch(connection, batch, state="QUEUED")
-                connection.execute(
-                    sa.update(documents)
-                    .where(
-                        documents.c.id.in_([candidate.document_id for candidate in each.candidates]),
-                        documents.c.status == Status.PENDING,
-                        documents.c.batch_id.is_(None),
-                    )
-                    .values(batch_id=batch.batch_id, updated_at=sa.func.now())
-                )
-                requested.append(batch)
-        return requested
-
-    def unlaunched(self, *, older_than_seconds: float) -> list[RequestedBatch]:
-        """Queued batches that no run has begun; requesting a run again is harmless (same run key)."""
-        statement = sa.select(batches).where(
-            batches.c.state == "QUEUED",
-            batches.c.created_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds),
-        )
-        with transaction(self._engine) as connection:
-            return [
-                RequestedBatch(
-                    batch_id=row["id"],
-                    first_partition=row["first_partition"],
-                    last_partition=row["last_partition"],
-                    document_count=row["document_count"],
-                )
-                for row in connection.execute(statement).mappings()
-            ]
 
     def begin_queued(self, batch_id: str, run_id: str) -> bool:
         """Start the batch that the sensor made for this run; False if it was started before or taken back."""
@@ -118,11 +59,10 @@ class Claims:
         """
         # A run that Dagster resumes has the same id as before.
         batch_id = f"{run_id}-{uuid.uuid4().hex[:8]}"
-        batch = RequestedBatch(
-            batch_id=batch_id, first_partition="", last_partition="", document_count=len(document_ids)
-        )
         with transaction(self._engine) as connection:
-            self._insert_batch(connection, batch, state="RUNNING", run_id=run_id)
+            connection.execute(
+                sa.insert(batches).values(id=batch_id, state="RUNNING", run_id=run_id, document_count=len(document_ids))
+            )
             connection.execute(
                 sa.update(documents)
                 .where(
@@ -267,42 +207,14 @@ class Claims:
         with transaction(self._engine) as connection:
             return self._close(connection, closing, reason=reason)
 
-    def requeue_due(self, *, limit: int) -> int:
-        """Put temporary failures whose time has come back into the queue; returns how many."""
-        due = (
-            sa.select(documents.c.id)
-            .where(
-                documents.c.status == Status.FAILED,
-                documents.c.error_class == "temporary",
-                documents.c.available_at <= sa.func.now(),
-                documents.c.batch_id.is_(None),
-            )
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-            # As a plain subquery it may be run again for every row, and then `limit` bounds nothing.
-            .cte("due")
-            .prefix_with("MATERIALIZED")
+    def forget_finished(self, *, older_than_seconds: float) -> int:
+        """Delete the rows of batches that ended long ago; they hold names of documents that may be deleted since."""
+        statement = sa.delete(batches).where(
+            batches.c.state == "FINISHED",
+            batches.c.finished_at < sa.func.now() - sa.func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds),
         )
         with transaction(self._engine) as connection:
-            return connection.execute(
-                sa.update(documents)
-                .where(documents.c.id.in_(sa.select(due.c.id)))
-                .values(status=Status.PENDING, updated_at=sa.func.now())
-            ).rowcount
-
-    def _insert_batch(
-        self, connection: sa.Connection, batch: RequestedBatch, *, state: str, run_id: str | None = None
-    ) -> None:
-        connection.execute(
-            sa.insert(batches).values(
-                id=batch.batch_id,
-                state=state,
-                run_id=run_id,
-                first_partition=batch.first_partition,
-                last_partition=batch.last_partition,
-                document_count=batch.document_count,
-            )
-        )
+            return connection.execute(statement).rowcount
 
     def _close(self, connection: sa.Connection, closing: sa.Update, *, reason: str) -> int:
         """Close the batch that the UPDATE matches, if it does, and let its documents go; returns how many had work."""
@@ -312,14 +224,17 @@ class Claims:
         if closed is None:
             return 0
         unfinished = (documents.c.batch_id == closed.id, documents.c.status.in_(WORKING | {Status.PENDING}))
+        # A run that never began has counted nothing yet, and might die in its start for ever.
+        attempt = documents.c.attempt + (1 if closed.run_id is None else 0)
         dead = connection.execute(
             sa.update(documents)
-            .where(*unfinished, documents.c.attempt - documents.c.uncounted_attempts >= self._max_attempts)
+            .where(*unfinished, attempt - documents.c.uncounted_attempts >= self._max_attempts)
             .values(
                 status=Status.FAILED,
                 batch_id=None,
+                attempt=attempt,
                 error_stage=_LAST_STAGE_BEGUN,
-                error_code="run_died",
+                error_code=RUN_DIED,
                 error_class="dead",
                 error_message=f"{reason}; gave up after {self._max_attempts} attempts, retry by hand when it is mended",
                 updated_at=sa.func.now(),
@@ -328,13 +243,22 @@ class Claims:
         requeued = connection.execute(
             sa.update(documents)
             .where(*unfinished)
-            .values(status=Status.PENDING, batch_id=None, updated_at=sa.func.now())
+            .values(
+                status=Status.PENDING,
+                batch_id=None,
+                attempt=attempt,
+                error_stage=_LAST_STAGE_BEGUN,
+                error_code=RUN_DIED,
+                error_class="temporary",
+                error_message=f"{reason}; it is tried again",
+                updated_at=sa.func.now(),
+            )
         )
         connection.execute(sa.update(documents).where(documents.c.batch_id == closed.id).values(batch_id=None))
         connection.execute(
             sa.update(stage_attempts)
             .where(stage_attempts.c.run_id == closed.run_id, stage_attempts.c.status == "RUNNING")
-            .values(status="CANCELED", error_code="run_died", error_message=reason, finished_at=sa.func.now())
+            .values(status="CANCELED", error_code=RUN_DIED, error_message=reason, finished_at=sa.func.now())
         )
         return dead.rowcount + requeued.rowcount
 
@@ -352,25 +276,6 @@ _LAST_STAGE_BEGUN = sa.func.coalesce(
 
 _VERSION_OF_DOCUMENT = sa.and_(
     document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version
-)
-
-_WAITING = (
-    sa.select(
-        documents.c.id,
-        documents.c.kb_id,
-        documents.c.partition_key,
-        documents.c.file_name,
-        document_versions.c.size_bytes,
-        sa.and_(documents.c.version == 1, documents.c.attempt == 0).label("is_new"),
-    )
-    .join(document_versions, _VERSION_OF_DOCUMENT)
-    .where(
-        documents.c.status == Status.PENDING,
-        documents.c.batch_id.is_(None),
-        documents.c.available_at <= sa.func.now(),
-    )
-    .order_by(documents.c.available_at, documents.c.created_at, documents.c.id)
-    .with_for_update(of=documents, skip_locked=True)
 )
 
 ITEMS = (
@@ -403,17 +308,6 @@ LIVE_ITEMS = (
     )
 )
 """As `ITEMS`, but of the versions that answer queries."""
-
-
-def _candidate(row: Mapping[Any, Any]) -> Candidate:
-    return Candidate(
-        document_id=row["id"],
-        kb_id=row["kb_id"],
-        partition_key=row["partition_key"],
-        file_name=row["file_name"],
-        size_bytes=row["size_bytes"],
-        is_new=row["is_new"],
-    )
 
 
 def work_item(row: Mapping[Any, Any]) -> WorkItem:

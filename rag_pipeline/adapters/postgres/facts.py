@@ -21,6 +21,7 @@ from rag_pipeline.adapters.postgres.reconciliation import Reconciliation
 from rag_pipeline.adapters.postgres.schema import collections
 from rag_pipeline.adapters.postgres.staleness import Staleness
 from rag_pipeline.adapters.postgres.versions import Versions
+from rag_pipeline.adapters.postgres.waiting import WaitingDocuments
 from rag_pipeline.core.ports import CollectionGeneration, EmbedderIdentity
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.settings import Settings
@@ -33,6 +34,7 @@ class Facts:
         self.engine = engine
         self.knowledge_bases = KnowledgeBases(engine)
         self.documents = Documents(engine)
+        self.waiting = WaitingDocuments(engine)
         self.claims = Claims(engine, max_attempts=retry.max_attempts)
         self.chunk_rows = ChunkRows(engine)
         self.versions = Versions(engine)

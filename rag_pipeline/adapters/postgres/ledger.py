@@ -4,6 +4,7 @@ Every statement names the owner (`documents.batch_id`) and the allowed previous 
 (canceled, deleted, taken back after a silent lease) cannot change it any more.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,15 +22,23 @@ from rag_pipeline.errors import GenerationSwitchedError, InternalError, RagPipel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When a temporary failure is tried again: `min(base * 2^(attempt - 1), maximum)` seconds, then dead."""
+    """When a temporary failure is tried again: `min(base * 2^(attempt - 1), maximum)` seconds and jitter, then dead."""
 
     max_attempts: int
     base_seconds: float
     maximum_seconds: float = 300.0
+    longest_asked_seconds: float = 3_600.0
+    """A service that asks for more has a wrong clock or sends a date as a number."""
+    jitter: float = 0.25
+    """Share of the delay by which documents that failed together come back apart."""
 
-    def delay_seconds(self, attempt: int, *, asked: float | None) -> float:
-        """Seconds to wait after that attempt failed; the other side's Retry-After wins when it is longer."""
-        return max(min(self.base_seconds * 2.0 ** max(attempt - 1, 0), self.maximum_seconds), asked or 0.0)
+    def delay_seconds(self, attempt: int, *, asked: float | None, chance: float) -> float:
+        """Seconds to wait after that attempt failed; the other side's Retry-After wins when it is longer.
+
+        `chance` in [0, 1) is the share of the jitter.
+        """
+        delay = min(self.base_seconds * 2.0 ** max(attempt - 1, 0), self.maximum_seconds)
+        return max(delay, min(asked or 0.0, self.longest_asked_seconds)) * (1 + self.jitter * chance)
 
 
 class StageLedger:
@@ -281,7 +290,8 @@ class StageLedger:
         # A switch is nobody's fault: it does not cost the last attempt.
         if attempt >= self._retry.max_attempts and not isinstance(error, GenerationSwitchedError):
             return "dead", 0.0
-        return "temporary", self._retry.delay_seconds(attempt, asked=error.retry_after_seconds)
+        chance = random.random()  # noqa: S311 - spreads load, guards nothing
+        return "temporary", self._retry.delay_seconds(attempt, asked=error.retry_after_seconds, chance=chance)
 
 
 def _supersede_older(connection: sa.Connection, document_ids: Sequence[str]) -> None:

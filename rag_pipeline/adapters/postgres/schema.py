@@ -106,10 +106,12 @@ batches = sa.Table(
     sa.Column("first_partition", sa.Text),
     sa.Column("last_partition", sa.Text),
     sa.Column("document_count", sa.Integer, nullable=False),
+    sa.Column("is_large", sa.Boolean, nullable=False, server_default=sa.false()),
     _time("created_at"),
     _time("heartbeat_at"),
     _time("finished_at", nullable=True),
     sa.Index("ix_batches_live", "state", postgresql_where=sa.text("state <> 'FINISHED'")),
+    sa.Index("ix_batches_finished_at", "finished_at", postgresql_where=sa.text("state = 'FINISHED'")),
 )
 
 stage_attempts = sa.Table(

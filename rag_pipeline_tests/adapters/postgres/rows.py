@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.chunk_rows import StoredVectors
-from rag_pipeline.adapters.postgres.claims import RequestedBatch
 from rag_pipeline.adapters.postgres.documents import NewVersion, Slot
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.node_log import NodeLogEntry, node_log
 from rag_pipeline.adapters.postgres.schema import batches, documents
+from rag_pipeline.adapters.postgres.waiting import RequestedBatch
 from rag_pipeline.core.chunk import Chunk, PageRegion
 from rag_pipeline.core.documents import Document, KnowledgeBase, Stage, Status
 from rag_pipeline.core.parsed_document import BoundingBox
@@ -60,7 +60,7 @@ def one_batch(candidates: list[Candidate]) -> list[BatchPlan]:
 
 def claim(facts: Facts, *, limit: int = 100) -> list[RequestedBatch]:
     """What the sensor does: everything that waits in one batch."""
-    return facts.claims.claim(limit=limit, plan=one_batch, new_batch_id=lambda: uuid.uuid4().hex)
+    return facts.waiting.claim(limit=limit, plan=one_batch, new_batch_id=lambda: uuid.uuid4().hex)
 
 
 def start(facts: Facts, *, run_id: str = "run") -> str:
@@ -68,6 +68,13 @@ def start(facts: Facts, *, run_id: str = "run") -> str:
     (batch,) = claim(facts)
     assert facts.claims.begin_queued(batch.batch_id, run_id)
     return batch.batch_id
+
+
+def owners(facts: Facts) -> dict[str, str | None]:
+    """The batch of every document, by document id."""
+    with facts.engine.connect() as connection:
+        rows = connection.execute(sa.select(documents.c.id, documents.c.batch_id))
+        return {row.id: row.batch_id for row in rows}
 
 
 def items(facts: Facts, *found: Document) -> list[WorkItem]:

@@ -1,21 +1,16 @@
-import uuid
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import batches, documents
+from rag_pipeline.adapters.postgres.schema import batches
 from rag_pipeline.core.documents import WORKING, KnowledgeBase, Stage, Status
-from rag_pipeline.core.work import BatchPlan, Candidate, OutcomeKind
-from rag_pipeline.errors import EmbeddingUnavailableError
 from rag_pipeline_tests.adapters.postgres.rows import (
     attempts,
     claim,
     items,
-    one_batch,
-    outcome,
+    owners,
     register,
     run_stages,
     set_attempt,
@@ -23,82 +18,6 @@ from rag_pipeline_tests.adapters.postgres.rows import (
     silence,
     start,
 )
-
-
-def owners(facts: Facts) -> dict[str, str | None]:
-    with facts.engine.connect() as connection:
-        rows = connection.execute(sa.select(documents.c.id, documents.c.batch_id))
-        return {row.id: row.batch_id for row in rows}
-
-
-def test_four_threads_never_give_a_document_to_two_batches(facts: Facts, kb: KnowledgeBase) -> None:
-    found = {register(facts, kb, f"{number}.txt").id for number in range(40)}
-    together = Barrier(4)
-    claimed: list[str] = []
-
-    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
-        claimed.extend(candidate.document_id for candidate in candidates)
-        return [BatchPlan(candidates=tuple(candidates[start : start + 3])) for start in range(0, len(candidates), 3)]
-
-    def claim_all() -> None:
-        together.wait()
-        for _ in range(10):
-            facts.claims.claim(limit=7, plan=plan, new_batch_id=lambda: uuid.uuid4().hex)
-
-    with ThreadPoolExecutor(4) as threads:
-        for future in [threads.submit(claim_all) for _ in range(4)]:
-            future.result()
-    assert sorted(claimed) == sorted(found)
-    owned = owners(facts)
-    assert all(owned.values())
-    with facts.engine.connect() as connection:
-        counts = {row.id: row.document_count for row in connection.execute(sa.select(batches))}
-    assert counts == {batch_id: list(owned.values()).count(batch_id) for batch_id in counts}
-
-
-def test_the_oldest_waiting_documents_come_first(facts: Facts, kb: KnowledgeBase) -> None:
-    found = [register(facts, kb, f"{number}.txt") for number in range(3)]
-    seen: list[Candidate] = []
-
-    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
-        seen.extend(candidates)
-        return one_batch(candidates)
-
-    (batch,) = facts.claims.claim(limit=2, plan=plan, new_batch_id=lambda: "b")
-    assert [candidate.document_id for candidate in seen] == [document.id for document in found[:2]]
-    assert (batch.first_partition, batch.last_partition) == (found[0].partition_key, found[1].partition_key)
-    assert owners(facts) == {found[0].id: "b", found[1].id: "b", found[2].id: None}
-
-
-def test_a_plan_that_crashes_leaves_the_documents_waiting(facts: Facts, kb: KnowledgeBase) -> None:
-    document = register(facts, kb, "a.txt")
-
-    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
-        raise RuntimeError("no Dagster")
-
-    with pytest.raises(RuntimeError):
-        facts.claims.claim(limit=5, plan=plan, new_batch_id=lambda: "b")
-    assert owners(facts) == {document.id: None}
-    assert facts.claims.open_batches() == []
-
-
-def test_nothing_waiting_plans_nothing(facts: Facts) -> None:
-    assert claim(facts) == []
-
-
-def test_a_document_is_new_until_its_first_run(facts: Facts, kb: KnowledgeBase) -> None:
-    register(facts, kb, "a.txt")
-    news: list[bool] = []
-
-    def plan(candidates: list[Candidate]) -> list[BatchPlan]:
-        news.extend(candidate.is_new for candidate in candidates)
-        return one_batch(candidates)
-
-    for _ in range(2):
-        (batch,) = facts.claims.claim(limit=5, plan=plan, new_batch_id=lambda: uuid.uuid4().hex)
-        facts.claims.begin_queued(batch.batch_id, "run")
-        facts.claims.finish(batch.batch_id)
-    assert news == [True, False]
 
 
 def test_a_queued_batch_begins_once(facts: Facts, kb: KnowledgeBase) -> None:
@@ -240,54 +159,6 @@ def test_a_run_started_by_hand_counts_anew_for_what_had_given_up(facts: Facts, k
     set_status(facts, failed, Status.FAILED)
     facts.claims.begin_manual("run", [waiting.id, failed.id])
     assert [(item.attempt, item.counted_attempts) for item in items(facts, waiting, failed)] == [(3, 3), (3, 1)]
-
-
-def test_only_old_queued_batches_are_asked_for_again(facts: Facts, kb: KnowledgeBase) -> None:
-    register(facts, kb, "a.txt")
-    (old,) = claim(facts)
-    silence(facts, old.batch_id, 100)
-    register(facts, kb, "b.txt")
-    (young,) = claim(facts)
-    assert facts.claims.unlaunched(older_than_seconds=60) == [old]
-    assert {batch["id"] for batch in facts.claims.open_batches()} == {old.batch_id, young.batch_id}
-    facts.claims.begin_queued(old.batch_id, "run")
-    assert facts.claims.unlaunched(older_than_seconds=60) == []
-
-
-def fail_temporarily(facts: Facts, kb: KnowledgeBase, name: str, *, retry_after: float) -> str:
-    document = register(facts, kb, name)
-    batch_id = start(facts, run_id=name)
-    ledger = facts.ledger(batch_id=batch_id, run_id=name)
-    (item,) = items(facts, document)
-    ledger.begin(Stage.EMBEDDINGS, [item])
-    error = EmbeddingUnavailableError("down", retry_after_seconds=retry_after)
-    ledger.record(
-        Stage.EMBEDDINGS, [outcome(item, Stage.EMBEDDINGS, OutcomeKind.FAILED, error=error)], {item.document_id: "f"}
-    )
-    facts.claims.finish(batch_id)
-    return document.id
-
-
-def test_temporary_failures_come_back_when_their_time_has_come(facts: Facts, kb: KnowledgeBase) -> None:
-    due = [fail_temporarily(facts, kb, f"due {number}.txt", retry_after=1) for number in range(3)]
-    later = fail_temporarily(facts, kb, "later.txt", retry_after=5000)
-    with facts.engine.begin() as connection:
-        earlier = documents.c.available_at - sa.func.make_interval(0, 0, 0, 0, 0, 0, 60)
-        connection.execute(sa.update(documents).values(available_at=earlier))
-    assert facts.claims.requeue_due(limit=2) == 2
-    assert facts.claims.requeue_due(limit=2) == 1
-    assert facts.claims.requeue_due(limit=2) == 0
-    assert {facts.documents.get(each).status for each in due} == {Status.PENDING}
-    assert facts.documents.get(later).status is Status.FAILED
-
-
-@pytest.mark.parametrize("error_class", ["permanent", "dead"])
-def test_other_failures_stay(facts: Facts, kb: KnowledgeBase, error_class: str) -> None:
-    document = register(facts, kb, "a.txt")
-    with facts.engine.begin() as connection:
-        connection.execute(sa.update(documents).values(status=Status.FAILED, error_class=error_class))
-    assert facts.claims.requeue_due(limit=10) == 0
-    assert facts.documents.get(document.id).status is Status.FAILED
 
 
 def test_items_come_in_the_order_of_the_partitions(facts: Facts, kb: KnowledgeBase) -> None:

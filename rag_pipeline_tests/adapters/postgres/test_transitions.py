@@ -126,7 +126,7 @@ class Operations(RuleBasedStateMachine):
     def requeue(self) -> None:
         with self.facts.engine.begin() as connection:
             connection.execute(sa.update(documents).values(available_at=sa.func.now()))
-        self.facts.claims.requeue_due(limit=10)
+        self.facts.waiting.requeue_due(limit=10)
 
     @rule(name=st.sampled_from(NAMES), content=st.sampled_from(["content", "other", "third"]))
     def submit(self, name: str, content: str) -> None:

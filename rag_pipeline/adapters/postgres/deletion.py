@@ -23,7 +23,8 @@ from rag_pipeline.adapters.postgres.schema import (
     golden_sets,
     knowledge_bases,
 )
-from rag_pipeline.core.documents import Deletion, KnowledgeBase, Status, allowed_from
+from rag_pipeline.core.documents import SHORTEST_ID, Deletion, KnowledgeBase, Status, allowed_from
+from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import ResourceNotFoundError
 
 POSTPONED_SECONDS = 10.0
@@ -218,13 +219,13 @@ class Deletions:
         return _deletion(row)
 
     def find(self, text: str, *, kind: str) -> Deletion | None:
-        """The newest record of that kind whose id begins so, or whose name it is."""
+        """The newest record of that kind with this id (or its first digits, at least `SHORTEST_ID`) or name."""
+        if has_control_characters(text):
+            return None
+        is_id = deletions.c.target_id.startswith(text, autoescape=True) if len(text) >= SHORTEST_ID else sa.false()
         statement = (
             sa.select(deletions)
-            .where(
-                deletions.c.kind == kind,
-                sa.or_(deletions.c.name == text, deletions.c.target_id.startswith(text, autoescape=True)),
-            )
+            .where(deletions.c.kind == kind, sa.or_(deletions.c.name == text, is_id))
             .order_by(deletions.c.requested_at.desc())
             .limit(1)
         )

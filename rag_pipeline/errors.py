@@ -11,6 +11,7 @@ RagPipelineError
 │   │   ├── ParseTimeoutError          code timeout
 │   │   └── InvalidFileNameError       code invalid_name
 │   ├── ResourceNotFoundError      code not_found
+│   ├── AmbiguousNameError         code ambiguous: several documents go by this name
 │   ├── KnowledgeBaseInactiveError code knowledge_base_inactive
 │   ├── DocumentBusyError          code busy
 │   ├── IllegalTransitionError     code illegal_transition
@@ -114,6 +115,12 @@ class ResourceNotFoundError(PermanentError):
     """A knowledge base, document or image with this id or name does not exist."""
 
     code = "not_found"
+
+
+class AmbiguousNameError(PermanentError):
+    """Several documents go by the given name; the message lists their ids, of which one is to be given instead."""
+
+    code = "ambiguous"
 
 
 class KnowledgeBaseInactiveError(PermanentError):

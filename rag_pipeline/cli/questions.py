@@ -64,7 +64,7 @@ def search(
     with RagClient.from_env() as client:
         options = RetrievalOptions(
             top_k=top_k or RetrievalOptions().top_k,
-            document_ids=_document_ids(client, document),
+            document_ids=_document_ids(client, kb, document),
             filters=_filters(filters),
             principals=None if principal is None else tuple(principal),
             expand=expand,
@@ -102,7 +102,7 @@ def ask(
             expand=True,
             expanded_characters=ANSWER_OPTIONS.expanded_characters,
             rewrite=conversation not in {None, "new"},
-            document_ids=_document_ids(client, document),
+            document_ids=_document_ids(client, kb, document),
             filters=_filters(filters),
             principals=None if principal is None else tuple(principal),
         )
@@ -234,8 +234,8 @@ def _print_trace(trace: Trace, *, as_json: bool) -> None:
         console.print_json(data=plain(trace))
 
 
-def _document_ids(client: RagClient, given: Sequence[str] | None) -> tuple[str, ...] | None:
-    return tuple(client.document(each).id for each in given) if given else None
+def _document_ids(client: RagClient, kb: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
+    return tuple(client.document(each, kb=kb).id for each in given) if given else None
 
 
 def _filters(given: Sequence[str] | None) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def reindex(
             else:
                 console.print(f"{count} documents queued; `rag-pipeline status --watch` shows how far they are")
             return
-        before = client.document(document)
+        before = client.document(document, kb=kb)
         after = client.reindex(before.id, from_stage=from_stage, force=force)
     if as_json:
         print_json(after)

@@ -164,9 +164,18 @@ class RagClient:
         """How many documents of a knowledge base are in each status."""
         return self._facts.documents.count_by_status(self._facts.knowledge_bases.active(kb).id)
 
-    def document(self, document_id: str) -> Document:
-        """One document by id, partition key or source path. Raises `ResourceNotFoundError`."""
-        return self._facts.documents.find(document_id)
+    def document(self, document_id: str, *, kb: str | None = None) -> Document:
+        """One document by id, partition key or source path, as in the methods below.
+
+        Args:
+            document_id: id (or its first 12 digits), partition key or path.
+            kb: only in this knowledge base; None: in any.
+
+        Raises:
+            ResourceNotFoundError: no such document, or no such knowledge base.
+            AmbiguousNameError: the path is in several knowledge bases.
+        """
+        return self._facts.documents.find(document_id, kb_id=self._kb_id(kb))
 
     def node_log(self, document_id: str) -> list[NodeLogEntry]:
         """What every stage did for a document, oldest first, and the stages of its newest version still to come."""

@@ -108,6 +108,14 @@ def test_search_with_filters_and_trace(library: Library, tmp_path: Path) -> None
     assert "name=value" in refused.stderr
 
 
+def test_a_document_is_looked_for_in_the_knowledge_base_that_is_asked(library: Library, tmp_path: Path) -> None:
+    arguments = ["search", "deposit", "--document", "secret.pdf", "--json", "--kb"]
+    found = rag_pipeline([*arguments, OTHER], environment(library), tmp_path).stdout
+    assert {json.loads(line)["source_path"] for line in found.splitlines()} == {"secret.pdf"}
+    refused = rag_pipeline([*arguments, LIBRARY], environment(library), tmp_path, code=1)
+    assert "there is no document 'secret.pdf'" in refused.stderr
+
+
 def test_evidence_is_written_to_a_file(library: Library, tmp_path: Path) -> None:
     env = environment(library)
     found = rag_pipeline(["search", "deposit", "--kb", OTHER, "--json", "--top-k", "1"], env, tmp_path).stdout

@@ -21,12 +21,15 @@ from rag_pipeline.core.documents import (
 )
 from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import (
+    AmbiguousNameError,
     DocumentBusyError,
     IllegalTransitionError,
     KnowledgeBaseInactiveError,
     ResourceNotFoundError,
 )
 
+NAMESAKES_LISTED = 10
+"""Documents of the same path in as many knowledge bases, for the message."""
 _RETRIED_BY_SUBMIT = (Status.FAILED, Status.CANCELED)
 _ON_THE_WAY_OUT = (Status.CANCELING, Status.DELETING)
 
@@ -115,31 +118,38 @@ class Documents:
         with transaction(self._engine) as connection:
             return frozenset(connection.execute(statement).scalars())
 
-    def find(self, text: str) -> Document:
+    def find(self, text: str, *, kb_id: str | None = None) -> Document:
         """The document with this id (or its first digits), partition key or source path.
 
-        The newest is taken if several knowledge bases have the path.
+        Args:
+            text: what a person knows of it.
+            kb_id: only in this knowledge base, in which paths are unique; None: in any.
 
         Raises:
             ResourceNotFoundError: none.
+            AmbiguousNameError: several, none of which has the text as its whole id or partition key.
         """
-        statement = (
-            _VISIBLE.where(
-                sa.or_(
-                    documents.c.partition_key == text,
-                    documents.c.source_path == text,
-                    documents.c.id.startswith(text, autoescape=True) if len(text) >= SHORTEST_ID else sa.false(),
-                )
+        statement = _VISIBLE.where(
+            sa.or_(
+                documents.c.partition_key == text,
+                documents.c.source_path == text,
+                documents.c.id.startswith(text, autoescape=True) if len(text) >= SHORTEST_ID else sa.false(),
             )
-            .order_by(documents.c.created_at.desc())
-            .limit(1)
         )
+        if kb_id is not None:
+            statement = statement.where(documents.c.kb_id == kb_id)
+        is_exact = sa.or_(documents.c.id == text, documents.c.partition_key == text)
+        statement = statement.order_by(is_exact.desc(), documents.c.created_at, documents.c.id).limit(NAMESAKES_LISTED)
         with transaction(self._engine) as connection:
             # No name holds control characters, and the driver cannot send all of them.
-            row = None if has_control_characters(text) else connection.execute(statement).mappings().first()
-        if row is None:
+            rows = [] if has_control_characters(text) else connection.execute(statement).mappings().all()
+        found = [_document(row) for row in rows]
+        if not found:
             raise ResourceNotFoundError(f"there is no document {text!r} (id, partition key or path)")
-        return _document(row)
+        if len(found) > 1 and text not in (found[0].id, found[0].partition_key):
+            listed = ", ".join(f"{each.id} in {each.kb_name!r}" for each in found)
+            raise AmbiguousNameError(f"several documents are {text!r}: give the id of one ({listed})")
+        return found[0]
 
     def list(self, kb_id: str, *, status: Status | None = None, page: int = 1, page_size: int = 20) -> list[Document]:
         """One page of a knowledge base's documents, oldest first."""

@@ -9,6 +9,7 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
 from rag_pipeline.core.documents import SETTLED, KnowledgeBase, Status
 from rag_pipeline.errors import (
+    AmbiguousNameError,
     ConfigurationError,
     DocumentBusyError,
     IllegalTransitionError,
@@ -200,6 +201,28 @@ def test_find_by_id_partition_key_or_path(facts: Facts, kb: KnowledgeBase) -> No
             facts.documents.find(text)
     with pytest.raises(ResourceNotFoundError):
         facts.documents.get("unknown")
+
+
+def test_a_path_in_two_knowledge_bases_is_no_name_of_one_document(facts: Facts, kb: KnowledgeBase) -> None:
+    other = facts.knowledge_bases.create("other")
+    first, second = register(facts, kb, "a.txt"), register(facts, other, "a.txt")
+    with pytest.raises(AmbiguousNameError) as raised:
+        facts.documents.find("a.txt")
+    for listed in (first.id, "'handbook'", second.id, "'other'"):
+        assert listed in str(raised.value)
+    assert facts.documents.find("a.txt", kb_id=kb.id).id == first.id
+    assert facts.documents.find(second.partition_key).id == second.id
+    with pytest.raises(ResourceNotFoundError):
+        facts.documents.find(second.id, kb_id=kb.id)
+    set_status(facts, first, Status.DELETING)
+    assert facts.documents.find("a.txt").id == second.id
+
+
+def test_an_id_is_not_taken_for_the_path_of_another_document(facts: Facts, kb: KnowledgeBase) -> None:
+    document = register(facts, kb, "a.txt")
+    for name in (document.id, document.partition_key):
+        register(facts, kb, name)
+        assert facts.documents.find(name).id == document.id
 
 
 def test_originals_in_use(facts: Facts, kb: KnowledgeBase) -> None:

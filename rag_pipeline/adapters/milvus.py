@@ -222,13 +222,13 @@ class MilvusIndex(VectorIndex):
                 anns_field=field,
                 filter=expression,
                 limit=limit,
-                output_fields=["document_id", "version"],
+                output_fields=["document_id", "version", *schema.words_fields(generation)],
                 search_params={"metric_type": metric},
                 consistency_level="Bounded",
                 timeout=self._query_seconds,
             ),
         )
-        return [_hit(row, metric) for row in found[0]]
+        return [_hit(row, metric, schema.words_fields(generation)) for row in found[0]]
 
     def _upsert_group(self, generation: CollectionGeneration, group: list[dict[str, Any]]) -> None:
         self._run_loaded(
@@ -369,13 +369,14 @@ class MilvusIndex(VectorIndex):
         return VectorStoreUnavailableError(f"Milvus at {self._uri} does not answer: {reason}")
 
 
-def _hit(row: Any, metric: str) -> VectorHit:
+def _hit(row: Any, metric: str, words_fields: Sequence[str]) -> VectorHit:
     score = float(row["distance"])
     return VectorHit(
         chunk_id=row["chunk_id"],
         document_id=row["entity"]["document_id"],
         version=int(row["entity"]["version"]),
         score=abs(score) if metric == "BM25" else score,
+        words=next((tuple(row["entity"][field].split()) for field in words_fields), None),
     )
 
 

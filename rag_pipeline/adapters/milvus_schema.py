@@ -143,6 +143,12 @@ def text_field(generation: CollectionGeneration) -> str:
     return _RAW
 
 
+def words_fields(generation: CollectionGeneration) -> tuple[str, ...]:
+    """The field with the words of our own analysis; none where BM25 counts what Milvus's analyzer makes of the text."""
+    field = text_field(generation)
+    return () if field == _RAW else (field,)
+
+
 def analysed(text: str, generation: CollectionGeneration) -> str:
     """A passage or a query as the text field takes it, cut to its limit. Raises `ConfigurationError`."""
     if text_field(generation) == _RAW:

@@ -2,17 +2,15 @@
 
 How much a ranking counts is another matter. BM25 is deaf to a question in another language than the texts, or in other
 words, and equal weights then let its accidental hits push out the right ones. Whether it heard the question shows in
-what it found: `bm25_weight` looks how many of the question's words the best hits have.
+what it found: `share_heard` looks how many of the question's words the best hits have.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rag_pipeline.core.analysis import words
-
-RRF_K = 60
+RRF_K = 10
 """Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods",
-SIGIR 2009: the constant of their experiments; it keeps the first ranks of one channel from deciding alone."""
+SIGIR 2009, take 60 for many rankings of 1,000. With two or three, the first ranks may say more: docs/retrieval.md."""
 MOST_BM25_WEIGHT = 1.5
 """Of BM25 where it heard the whole question; dense counts 1. Measured: docs/retrieval.md."""
 DEAF_BELOW = 0.3
@@ -64,18 +62,17 @@ def reciprocal_rank_fusion(
     return sorted(fused, key=sort_key)
 
 
-def bm25_weight(query: str, hits: Sequence[str]) -> float:
-    """How much BM25's ranking counts beside a dense one that counts 1, by how much of the query its best hits have.
+def share_heard(asked: frozenset[str], hits: Sequence[Sequence[str]]) -> float:
+    """How much of a question BM25 heard, by how many of its words its best hits have.
 
     Args:
-        query: as it was searched.
-        hits: texts of BM25's hits, best first, as they were analysed; `HITS_LOOKED_AT` are read.
+        asked: words of the question.
+        hits: words of BM25's hits, best first; `HITS_LOOKED_AT` are read.
 
     Returns:
-        0 to `MOST_BM25_WEIGHT`.
+        0 (deaf) to 1; BM25's ranking counts `MOST_BM25_WEIGHT` times as much.
     """
-    asked = frozenset(words(query))
     if not asked:
         return 0.0
-    share = max((len(asked.intersection(words(hit))) / len(asked) for hit in hits[:HITS_LOOKED_AT]), default=0.0)
-    return MOST_BM25_WEIGHT * min(1.0, max(0.0, (share - DEAF_BELOW) / (HEARD_FROM - DEAF_BELOW)))
+    share = max((len(asked.intersection(hit)) / len(asked) for hit in hits[:HITS_LOOKED_AT]), default=0.0)
+    return min(1.0, max(0.0, (share - DEAF_BELOW) / (HEARD_FROM - DEAF_BELOW)))

@@ -154,6 +154,8 @@ class VectorHit:
     document_id: str
     version: int
     score: float
+    words: tuple[str, ...] | None = None
+    """What BM25 counts of the row, in order (`core.analysis.words`); None where the index does not keep it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +324,7 @@ class SnapshotStore(ABC):
 
     @abstractmethod
     def has(self, ref: SnapshotRef) -> bool:
-        """Whether the version's own file or a published one is there; neither is opened."""
+        """Whether the snapshot of that version is there, under either name; a damaged one is not."""
 
     @abstractmethod
     def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:

@@ -49,6 +49,8 @@ class Recall:
         self._vectors: Vectors | None = None
         self._milliseconds = dict.fromkeys(channels, 0.0)
         self._found: dict[str, list[str]] = {}
+        self.words: dict[str, tuple[str, ...]] = {}
+        """What BM25 counts of the chunks found, by id, as far as the index tells."""
         self._errors: dict[str, RagPipelineError] = {}
         self._threads = threads
 
@@ -108,6 +110,7 @@ class Recall:
             for place in range(len(self._variants)):
                 hits = self._dense(place, limit) if channel == "dense" else self._bm25(place, limit)
                 self._found[ranking_name(channel, place)] = [hit.chunk_id for hit in hits]
+                self.words.update({hit.chunk_id: hit.words for hit in hits if hit.words is not None})
         except RagPipelineError as error:
             self._errors[channel] = error
         self._milliseconds[channel] += (time.perf_counter() - began) * 1000.0

@@ -92,8 +92,9 @@ class Trace:
     """Candidates that may not be used: the version is not live, or the document is out of scope."""
     refills: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of BM25's rankings in the fusion, where dense ones count 1: 0 where BM25 heard nothing of the question, as it
-    does in another language, 1.5 where its best hits have most of the question's words (`core.fusion.bm25_weight`)."""
+    """Of BM25's rankings and of nearness in the fusion, where dense rankings count 1. BM25's is 0 where it heard
+    nothing of the question, as in another language, 1.5 where its best hits have most of the question's words
+    (`core.fusion.share_heard`); `nearness` ranks by how near together a passage has them (`core.nearness`)."""
     is_reranked: bool = False
     milliseconds: float = 0.0
     degradations: tuple[Degradation, ...] = ()

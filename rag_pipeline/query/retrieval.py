@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rag_pipeline.core import nearness
+from rag_pipeline.core.analysis import words
 from rag_pipeline.core.chunk import with_heading_path
-from rag_pipeline.core.fusion import HITS_LOOKED_AT, bm25_weight, reciprocal_rank_fusion
+from rag_pipeline.core.fusion import HITS_LOOKED_AT, MOST_BM25_WEIGHT, Fused, reciprocal_rank_fusion, share_heard
 from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.core.passages import StoredChunk
 from rag_pipeline.core.ports import ChatModel, CollectionGeneration, Embedder, Reranker, SearchScope, VectorIndex
@@ -216,11 +218,9 @@ class _Run:
                 live = self.passages.live(found) if found else {}
                 live = {each: chunk for each, chunk in live.items() if chunk.kb_id == self.kb_id}
                 count(len(live))
-            self.weights = self._weights(rankings, live)
             usable = [
                 Candidate(chunk=live[entry.id], score=entry.score, channels=entry.ranks)
-                for entry in reciprocal_rank_fusion(rankings, weights=self.weights)
-                if entry.id in live
+                for entry in self._fused(rankings, live)
             ]
             self.candidates, self.dropped = len(found), len(found) - len(usable)
             if len(usable) >= self.options.top_k or not self.dropped:
@@ -237,19 +237,37 @@ class _Run:
                 return usable
             self.refills += 1
 
-    def _weights(self, rankings: Mapping[str, Sequence[str]], live: Mapping[str, StoredChunk]) -> dict[str, float]:
-        """Beside dense rankings, which count 1, BM25's count by what they heard of their variant of the query."""
+    def _fused(self, rankings: Mapping[str, Sequence[str]], live: Mapping[str, StoredChunk]) -> list[Fused]:
+        """The live chunks of all rankings in one; where dense and BM25 both found some, nearness is a third ranking.
+
+        Beside dense rankings, which count 1, BM25's count by what they heard of their variant of the query.
+        """
+        self.weights = {}
         if not any(name.startswith("dense") for name in rankings):
-            return {}
-        weights = {}
-        for place, variant in enumerate(self.variants):
-            name = ranking_name("bm25", place)
-            chunks = [live[hit] for hit in rankings.get(name, ()) if hit in live][:HITS_LOOKED_AT]
-            if chunks:
-                weights[name] = bm25_weight(
-                    variant, [with_heading_path(each.heading_path, each.text) for each in chunks]
-                )
-        return {name: round(weight, 3) for name, weight in weights.items()}
+            return _of_live(reciprocal_rank_fusion(rankings), live)
+        asked = [frozenset(words(variant)) for variant in self.variants]
+        heard = [
+            share_heard(asked[place], [self._words(hit, live) for hit in _live_hits(rankings, place, live)])
+            for place in range(len(asked))
+        ]
+        weights = {ranking_name("bm25", place): MOST_BM25_WEIGHT * share for place, share in enumerate(heard)}
+        self.weights = {name: round(weight, 3) for name, weight in weights.items() if rankings.get(name)}
+        fused = _of_live(reciprocal_rank_fusion(rankings, weights=self.weights), live)
+        weight = nearness.nearness_weight(asked[0], heard[0])
+        if not weight:
+            return fused
+        self.weights["nearness"] = round(weight, 3)
+        passages = {entry.id: self._words(entry.id, live) for entry in fused[: nearness.CANDIDATES]}
+        near = nearness.nearness_ranking(asked[0], passages)
+        found_by = {entry.id: entry.ranks for entry in fused}
+        again = reciprocal_rank_fusion({**rankings, "nearness": near}, weights=self.weights)
+        return [replace(entry, ranks=found_by[entry.id]) for entry in _of_live(again, live)]
+
+    def _words(self, chunk_id: str, live: Mapping[str, StoredChunk]) -> Sequence[str]:
+        """What BM25 counts of a live chunk: from the index, or analysed here where it does not keep that."""
+        known = self.recall.words.get(chunk_id) if self.recall else None
+        chunk = live[chunk_id]
+        return words(with_heading_path(chunk.heading_path, chunk.text)) if known is None else known
 
     def _reranked(self, candidates: list[Candidate]) -> list[Candidate]:
         reranker = self.engine.reranker
@@ -293,6 +311,15 @@ class _Run:
             spent = (time.perf_counter() - began) * 1000.0
             earlier = self.steps[step].milliseconds if step in self.steps else 0.0
             self.steps[step] = StepTrace(name=step, milliseconds=rounded(earlier + spent), count=count.value)
+
+
+def _of_live(fused: Sequence[Fused], live: Mapping[str, StoredChunk]) -> list[Fused]:
+    return [entry for entry in fused if entry.id in live]
+
+
+def _live_hits(rankings: Mapping[str, Sequence[str]], place: int, live: Mapping[str, StoredChunk]) -> list[str]:
+    """BM25's best live hits for the variant at that place."""
+    return [hit for hit in rankings.get(ranking_name("bm25", place), ()) if hit in live][:HITS_LOOKED_AT]
 
 
 class _Count:

@@ -13,9 +13,12 @@ from rag_pipeline_tests.query.corpus import DIMENSIONS, Corpus, WatchedIndex
 
 
 @pytest.fixture
-def corpus(servers: Settings, facts: Facts) -> Iterator[Corpus]:
+def corpus(servers: Settings, facts: Facts, request: pytest.FixtureRequest) -> Iterator[Corpus]:
+    """A test may name another analyzer as the fixture's parameter."""
     generation = CollectionGeneration(
-        collection=f"retrieval_{uuid.uuid4().hex[:12]}", dimensions=DIMENSIONS, analyzer="standard"
+        collection=f"retrieval_{uuid.uuid4().hex[:12]}",
+        dimensions=DIMENSIONS,
+        analyzer=getattr(request, "param", "standard"),
     )
     uri, token = servers.require_milvus()
     index = WatchedIndex(uri=uri, token=token)

@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.adapters.postgres.schema import documents
+from rag_pipeline.core.analysis import ANALYZER
 from rag_pipeline.core.ports import VectorHit
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.query import retrieval
@@ -32,6 +33,33 @@ def test_a_passage_that_both_channels_find_comes_first(corpus: Corpus) -> None:
     }
     assert all(trace.milliseconds > 0 for trace in run.trace.channels)
     assert (run.trace.candidates, run.trace.dropped, run.trace.refills, run.trace.notes) == (3, 0, 0, ())
+
+
+@pytest.mark.parametrize(
+    "corpus", [pytest.param(ANALYZER, id="words of the index"), pytest.param("standard", id="analysed")], indirect=True
+)
+def test_of_two_passages_that_both_channels_find_the_one_with_the_words_side_by_side_wins(corpus: Corpus) -> None:
+    filler = "steel parts of many sizes " * 8
+    far = corpus.add(f"pump pump pump {filler} service service service", near="unrelated", document_id="far")
+    near = corpus.add(f"{filler} {filler} pump service", near="pump service", document_id="near")
+
+    run = corpus.retrieve("pump service")
+
+    assert ids(run) == [near, far]
+    assert run.results[0].channels == {"dense": 1, "bm25": 2}
+    assert run.results[1].channels == {"dense": 2, "bm25": 1}
+    assert run.trace.weights == {"bm25": 1.5, "nearness": 1.0}
+    assert ids(corpus.retrieve("pump service", options=RetrievalOptions(mode="bm25"))) == [far, near]
+    assert corpus.retrieve("pump service", options=RetrievalOptions(mode="dense")).trace.weights == {}
+
+
+def test_a_question_in_other_words_is_left_to_the_vectors(corpus: Corpus) -> None:
+    question = "how often is the pump serviced in winter by the plumber"
+    found = corpus.add("Wartung der Pumpe", near=question)
+    corpus.add("often", near="unrelated", document_id="other")
+    run = corpus.retrieve(question)
+    assert ids(run)[0] == found
+    assert run.trace.weights == {"bm25": 0.0}
 
 
 def test_a_result_carries_what_the_facts_say(corpus: Corpus) -> None:

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import chunks, documents, migrate
+from rag_pipeline.adapters.postgres.schema import chunks, document_versions, documents, migrate
 from rag_pipeline.core.chunk import chunk_id, parent_id
 from rag_pipeline.core.ports import CollectionGeneration, Embedder, EmbedderIdentity, SearchScope, VectorRow, Vectors
 from rag_pipeline.local.servers import EmbeddedServers
@@ -203,6 +203,7 @@ def fill_facts(facts: Facts, kb_id: str, chunk_count: int, document_count: int) 
     with facts.engine.begin() as connection:
         connection.execute(sa.delete(documents).where(documents.c.kb_id == kb_id))
         connection.execute(sa.insert(documents), [document_row(number, kb_id) for number in range(document_count)])
+        connection.execute(sa.insert(document_versions), [version_row(number) for number in range(document_count)])
         for first in range(0, chunk_count, ROWS):
             numbers = range(first, min(first + ROWS, chunk_count))
             connection.execute(sa.insert(chunks), [chunk_row(number, document_count) for number in numbers])
@@ -221,6 +222,17 @@ def document_row(number: int, kb_id: str) -> dict[str, object]:
         "status": "READY",
         "version": 1,
         "live_version": 1,
+    }
+
+
+def version_row(number: int) -> dict[str, object]:
+    """Its version."""
+    return {
+        "document_id": f"{number:032x}",
+        "version": 1,
+        "sha256": f"{number:064x}",
+        "size_bytes": 1,
+        "object_key": f"{number}.txt",
         "metadata": {"number": number},
     }
 

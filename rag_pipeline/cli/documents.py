@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import Enum
@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from rag_pipeline.core.documents import SETTLED, SHORTEST_ID, Document, Status
+from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.query.client import RagClient
 
 console = Console(highlight=False)
@@ -44,6 +45,14 @@ def register(app: typer.Typer) -> None:
 def submit(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders; folders keep relative paths.", exists=True)],
     kb: KnowledgeBaseOption = "default",
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata",
+            help="Kept with the documents: lang=en, or JSON: allowed_to='[\"alice\"]'. With a known file, what is "
+            "given replaces what was kept.",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until every document is done.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
     as_json: JsonOption = False,
@@ -52,7 +61,9 @@ def submit(
     with RagClient.from_env() as client:
         client.create_knowledge_base(kb)
         with _spinner("submitting", quiet=as_json) as advance:
-            results = client.submit_many(kb, paths, progress=lambda _: advance())
+            results = client.submit_many(
+                kb, paths, metadata=named_values("--metadata", metadata), progress=lambda _: advance()
+            )
         for result in results:
             if as_json and result.document is not None:
                 print_json(result.document)
@@ -184,6 +195,20 @@ def wait_with_progress(
             progress.update(task, description=f"{settled}/{len(found)}  {text}  {rate:.0f} documents/min")
 
         return client.wait(submitted, timeout_seconds=timeout_seconds, progress=look)
+
+
+def named_values(option: str, given: Sequence[str] | None) -> dict[str, Any]:
+    """`name=value`; a value that is JSON is taken as such, anything else as text. Raises `ConfigurationError`."""
+    found: dict[str, Any] = {}
+    for each in given or ():
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{option} {each!r}: write it as name=value")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
 
 
 def plain(value: Any) -> Any:

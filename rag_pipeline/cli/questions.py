@@ -1,19 +1,17 @@
 """Commands that ask: search, ask, evidence."""
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import regex
 import typer
 from rich.markup import escape
 
-from rag_pipeline.cli.documents import JsonOption, KnowledgeBaseOption, console, plain, print_json
+from rag_pipeline.cli.documents import JsonOption, KnowledgeBaseOption, console, named_values, plain, print_json
 from rag_pipeline.core.answers import Citation
 from rag_pipeline.core.context import location_text
-from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.query.answering import ANSWER_OPTIONS
 from rag_pipeline.query.answers import Answer
 from rag_pipeline.query.client import RagClient
@@ -65,7 +63,7 @@ def search(
         options = RetrievalOptions(
             top_k=top_k or RetrievalOptions().top_k,
             document_ids=_document_ids(client, kb, document),
-            filters=_filters(filters),
+            filters=named_values("--filter", filters),
             principals=None if principal is None else tuple(principal),
             expand=expand,
             rewrite=rewrite,
@@ -103,7 +101,7 @@ def ask(
             expanded_characters=ANSWER_OPTIONS.expanded_characters,
             rewrite=conversation not in {None, "new"},
             document_ids=_document_ids(client, kb, document),
-            filters=_filters(filters),
+            filters=named_values("--filter", filters),
             principals=None if principal is None else tuple(principal),
         )
         if conversation == "new":
@@ -236,20 +234,6 @@ def _print_trace(trace: Trace, *, as_json: bool) -> None:
 
 def _document_ids(client: RagClient, kb: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(client.document(each, kb=kb).id for each in given) if given else None
-
-
-def _filters(given: Sequence[str] | None) -> dict[str, Any]:
-    """`name=value`; a value that is JSON is taken as such, anything else as text."""
-    found: dict[str, Any] = {}
-    for each in given or ():
-        name, equals, text = each.partition("=")
-        if not equals:
-            raise ConfigurationError(f"--filter {each!r}: write it as name=value")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
-    return found
 
 
 def _printable(text: str) -> str:

@@ -168,6 +168,7 @@ class Document:
     chunk_count: int | None = None
     token_count: int | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
+    """Of the newest version; queries use those of the live one."""
     warnings: tuple[str, ...] = ()
     duplicate: bool = False
     """Set on the answer of a submit that found the same bytes under the same path."""

@@ -71,7 +71,8 @@ class Submission:
             kb_name: name of an active knowledge base.
             content: a path, or the bytes.
             file_name: the name to use; needed with bytes, otherwise the path's last part.
-            metadata: JSON-serialisable facts kept with the document.
+            metadata: JSON-serialisable facts kept with the version. With the bytes of a known document, those given
+                replace what was kept, at once for searches; without any, a known document keeps what it has.
             created_by: who submits, for the audit trail.
 
         Raises:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.object_store import MinioObjectStore
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
 from rag_pipeline.core.documents import KnowledgeBase, Status
 from rag_pipeline.core.ports import ObjectStore
 from rag_pipeline.errors import ConfigurationError, ObjectStoreUnavailableError
@@ -41,7 +41,9 @@ def take(inbox: Inbox, *, max_files: int = 100, max_bytes: int = 10_000_000, cur
 def paths(facts: Facts) -> dict[str, str | None]:
     """Source path and submitter of every document."""
     with facts.engine.connect() as connection:
-        rows = connection.execute(sa.select(documents))
+        rows = connection.execute(
+            sa.select(documents.c.source_path, document_versions.c.created_by).join(document_versions)
+        )
         return {row.source_path: row.created_by for row in rows}
 
 

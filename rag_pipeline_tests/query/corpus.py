@@ -10,7 +10,7 @@ from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.passages import Passages
-from rag_pipeline.adapters.postgres.schema import chunks, documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import chunks, document_versions, documents, knowledge_bases
 from rag_pipeline.core.chunk import chunk_id, parent_id
 from rag_pipeline.core.passages import StoredChunk
 from rag_pipeline.core.ports import ChatModel, CollectionGeneration, Reranker, SearchScope, VectorHit, VectorRow
@@ -123,11 +123,16 @@ class Corpus:
                 "status": "READY",
                 "version": version,
                 "live_version": version if live else None,
-                "metadata": dict(metadata or {}),
             }
-            changed = {name: values[name] for name in ("version", "live_version", "metadata")}
+            changed = {name: values[name] for name in ("version", "live_version")}
             connection.execute(
                 insert(documents).values(values).on_conflict_do_update(index_elements=["id"], set_=changed)
+            )
+            described = {"metadata": dict(metadata or {})}
+            connection.execute(
+                insert(document_versions)
+                .values(document_id=document_id, version=version, sha256="", size_bytes=0, object_key="", **described)
+                .on_conflict_do_update(index_elements=["document_id", "version"], set_=described)
             )
             connection.execute(
                 sa.insert(chunks).values(

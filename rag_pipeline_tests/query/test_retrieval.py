@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from rag_pipeline.adapters.milvus import MilvusIndex
-from rag_pipeline.adapters.postgres.schema import documents
+from rag_pipeline.adapters.postgres.schema import document_versions, documents
 from rag_pipeline.core.analysis import ANALYZER
 from rag_pipeline.core.ports import VectorHit
 from rag_pipeline.errors import ConfigurationError
@@ -257,7 +257,8 @@ def test_principals_see_what_they_may(corpus: Corpus) -> None:
         secret,
     ]
     with corpus.facts.engine.begin() as connection:
-        connection.execute(sa.update(documents).where(documents.c.id == "b").values(metadata={"allowed_to": []}))
+        changed = sa.update(document_versions).where(document_versions.c.document_id == "b")
+        connection.execute(changed.values(metadata={"allowed_to": []}))
     assert ids(corpus.retrieve("annual report", options=RetrievalOptions(principals=("alice",)))) == [public]
 
 

@@ -285,6 +285,7 @@ ITEMS = (
         document_versions.c.sha256,
         document_versions.c.size_bytes,
         document_versions.c.object_key,
+        document_versions.c.metadata,
     )
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
     .join(document_versions, _VERSION_OF_DOCUMENT)
@@ -298,6 +299,7 @@ LIVE_ITEMS = (
         document_versions.c.sha256,
         document_versions.c.size_bytes,
         document_versions.c.object_key,
+        document_versions.c.metadata,
     )
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
     .join(

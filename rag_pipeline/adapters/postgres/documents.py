@@ -76,7 +76,8 @@ class Documents:
             store_original: writes the original and returns its object key.
 
         Returns:
-            The document; `duplicate` is set when the same bytes were there already.
+            The document; `duplicate` is set when the same bytes were there already. Metadata given with them replace
+            those of all versions of these bytes; without any, they stay, and a next version takes them over.
 
         Raises:
             DocumentBusyError: new bytes for a document of which a version is being built, or any bytes for one that is
@@ -96,7 +97,7 @@ class Documents:
                 return self._insert(connection, kb, new, slot, store_original)
             existing = found[0]
             if existing.sha256 == new.sha256 and not self._is_out_of_reach(connection, existing):
-                return self._duplicate(connection, existing)
+                return self._duplicate(connection, existing, new)
             self._insert_next_version(connection, kb, existing, new, store_original)
             return self._one(connection, existing.id)
 
@@ -197,7 +198,7 @@ class Documents:
         if connection.execute(statement).scalar() != "ACTIVE":
             raise KnowledgeBaseInactiveError(f"the knowledge base {kb.name!r} is being deleted and takes no new work")
 
-    def _duplicate(self, connection: sa.Connection, existing: Document) -> Document:
+    def _duplicate(self, connection: sa.Connection, existing: Document, new: NewVersion) -> Document:
         if existing.status in _ON_THE_WAY_OUT:
             raise DocumentBusyError(f"{existing.source_path} is {existing.status}: submit it again when that is done")
         if existing.status in _RETRIED_BY_SUBMIT:
@@ -206,6 +207,9 @@ class Documents:
         elif existing.status is Status.READY and existing.live_version not in (None, existing.version):
             # It was rolled back, and now its newest bytes are wanted again.
             make_live(connection, existing.id, existing.live_version, existing.version)
+            existing = self._one(connection, existing.id)
+        if new.metadata and dict(new.metadata) != existing.metadata:
+            _replace_metadata(connection, existing, new.metadata)
             existing = self._one(connection, existing.id)
         return replace(existing, duplicate=True)
 
@@ -250,14 +254,18 @@ class Documents:
             "partition_key": slot.partition_key,
             "status": Status.PENDING,
             "version": 1,
-            "metadata": dict(new.metadata),
         }
-        row = connection.execute(
-            sa.insert(documents).values(**values, created_by=new.created_by).returning(*_SET_BY_INSERT)
-        ).one()
+        row = connection.execute(sa.insert(documents).values(**values).returning(*_SET_BY_INSERT)).one()
         self._insert_version(connection, slot.document_id, 1, new, object_key)
         # Reading the row back would be one query more for every new document.
-        return Document(**values, **row._mapping, kb_name=kb.name, sha256=new.sha256, size_bytes=new.size_bytes)
+        return Document(
+            **values,
+            **row._mapping,
+            kb_name=kb.name,
+            sha256=new.sha256,
+            size_bytes=new.size_bytes,
+            metadata=dict(new.metadata),
+        )
 
     def _insert_next_version(
         self,
@@ -289,7 +297,6 @@ class Documents:
                 batch_id=None,
                 cancel_reason=None,
                 file_name=new.file_name,
-                metadata=dict(new.metadata) or dict(existing.metadata),
                 available_at=sa.func.now(),
                 updated_at=sa.func.now(),
                 **NO_ERROR,
@@ -297,7 +304,8 @@ class Documents:
         )
         if changed.rowcount != 1:
             raise DocumentBusyError(f"{existing.source_path} has just been taken by a run: wait until it is done")
-        self._insert_version(connection, existing.id, slot.version, new, object_key)
+        described = new if new.metadata else replace(new, metadata=existing.metadata)
+        self._insert_version(connection, existing.id, slot.version, described, object_key)
 
     def _insert_version(
         self, connection: sa.Connection, document_id: str, version: int, new: NewVersion, object_key: str
@@ -309,8 +317,20 @@ class Documents:
                 sha256=new.sha256,
                 size_bytes=new.size_bytes,
                 object_key=object_key,
+                metadata=dict(new.metadata),
+                created_by=new.created_by,
             )
         )
+
+
+def _replace_metadata(connection: sa.Connection, document: Document, metadata: Mapping[str, object]) -> None:
+    """Of all versions of the document's newest bytes: queries see it at once, a re-index writes it to the snapshot."""
+    connection.execute(
+        sa.update(document_versions)
+        .where(document_versions.c.document_id == document.id, document_versions.c.sha256 == document.sha256)
+        .values(metadata=dict(metadata))
+    )
+    connection.execute(sa.update(documents).where(documents.c.id == document.id).values(updated_at=sa.func.now()))
 
 
 NO_ERROR: Mapping[str, None] = {"error_stage": None, "error_code": None, "error_class": None, "error_message": None}
@@ -325,6 +345,7 @@ _SELECT = (
         document_versions.c.chunk_count,
         document_versions.c.token_count,
         document_versions.c.warnings,
+        document_versions.c.metadata,
         sa.select(sa.func.count())
         .where(
             stage_artefacts.c.document_id == documents.c.id,

@@ -12,6 +12,8 @@ from rag_pipeline.core.work import WorkItem
 _KEPT_ACROSS_VERSIONS = frozenset({Stage.SOURCE_DOCUMENT, Stage.PARSED_BLOCKS, Stage.CHUNKS, Stage.EMBEDDINGS})
 """Snapshots and index rows carry the version and are written anew."""
 
+_OF_BYTES = ("sha256", "size_bytes", "object_key", "metadata", "created_by")
+
 
 def copy_version(connection: sa.Connection, item: WorkItem, wanted: Mapping[Stage, str]) -> None:
     """Write the rows of the version after the item's.
@@ -30,7 +32,7 @@ def copy_version(connection: sa.Connection, item: WorkItem, wanted: Mapping[Stag
         described += ["chunk_count", "token_count"]
     if Stage.EMBEDDINGS in kept:
         _copy_rows(connection, paid_embeddings, item)
-    _copy_rows(connection, document_versions, item, ["sha256", "size_bytes", "object_key", *described])
+    _copy_rows(connection, document_versions, item, [*_OF_BYTES, *described])
 
 
 def _copy_artefacts(connection: sa.Connection, item: WorkItem, wanted: Mapping[Stage, str]) -> frozenset[Stage]:

@@ -31,6 +31,8 @@ from rag_pipeline.core.ports import CollectionGeneration
 SECTION_CHUNKS = 200
 """Chunks before and after a hit that are read of its section: with at most 2,000 tokens it has hardly ever more."""
 
+_LIVE_VERSION = document_versions.alias("live_version_row")
+
 
 class Passages:
     """The documents of one knowledge base that one query may use."""
@@ -39,7 +41,6 @@ class Passages:
         self._engine = engine
         self._visible = [
             documents.c.kb_id == kb_id,
-            documents.c.live_version.is_not(None),
             documents.c.status != Status.DELETING,
             knowledge_bases.c.status == "ACTIVE",
             *_scope_clauses(scope),
@@ -56,11 +57,7 @@ class Passages:
 
     def documents_query(self) -> sa.Select[tuple[str]]:
         """Ids of the documents that may be used, as a query."""
-        return (
-            sa.select(documents.c.id)
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(*self._visible)
-        )
+        return self._seen(sa.select(documents.c.id))
 
     def parsed_artefact(self, document_id: str, version: int) -> str | None:
         """Key of the parsed blocks of a live version that may be used; None if there is none."""
@@ -99,13 +96,8 @@ class Passages:
     def images(self, document_ids: Sequence[str]) -> dict[str, list[StoredImage]]:
         """Images of the live versions of the documents, in order, by document id."""
         statement = (
-            sa.select(images)
-            .join(
-                documents,
-                _is_live(images),
-            )
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(*self._visible, images.c.document_id.in_(document_ids))
+            self._seen(sa.select(images).join(documents, _is_live(images)))
+            .where(images.c.document_id.in_(document_ids))
             .order_by(images.c.document_id, images.c.position)
         )
         found: dict[str, list[StoredImage]] = {}
@@ -139,35 +131,35 @@ class Passages:
 
     def _key(self, column: sa.Column[Any], *wanted: sa.ColumnElement[bool]) -> str | None:
         """A column of a row of a live version that may be used; None if there is none."""
-        statement = (
-            sa.select(column)
-            .join(documents, _is_live(column.table))
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(*self._visible, *wanted)
-        )
+        statement = self._seen(sa.select(column).join(documents, _is_live(column.table))).where(*wanted)
         with reading(self._engine) as connection:
             found: str | None = connection.execute(statement).scalar()
         return found
 
     def _chunks(self, wanted: sa.ColumnElement[bool]) -> list[StoredChunk]:
-        statement = (
-            sa.select(
-                chunks,
-                documents.c.kb_id,
-                documents.c.file_name,
-                documents.c.source_path,
-                documents.c.metadata.label("document_metadata"),
-            )
-            .join(
-                documents,
-                _is_live(chunks),
-            )
-            .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .where(wanted, *self._visible)
-            .order_by(chunks.c.document_id, chunks.c.chunk_index)
-        )
+        of_live = sa.select(
+            chunks,
+            documents.c.kb_id,
+            documents.c.file_name,
+            documents.c.source_path,
+            _LIVE_VERSION.c.metadata.label("document_metadata"),
+        ).join(documents, _is_live(chunks))
+        statement = self._seen(of_live).where(wanted).order_by(chunks.c.document_id, chunks.c.chunk_index)
         with reading(self._engine) as connection:
             return [_stored_chunk(row) for row in connection.execute(statement).mappings().all()]
+
+    def _seen(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+        """A query over `documents`, of those that may be used; access and filters are of the live version."""
+        return (
+            statement.join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
+            .join(
+                _LIVE_VERSION,
+                sa.and_(
+                    _LIVE_VERSION.c.document_id == documents.c.id, _LIVE_VERSION.c.version == documents.c.live_version
+                ),
+            )
+            .where(*self._visible)
+        )
 
 
 def search_target(engine: sa.Engine, kb: str) -> tuple[str, CollectionGeneration, str] | None:
@@ -221,10 +213,10 @@ def _any(values: Sequence[str]) -> sa.ColumnElement[str]:
 
 def _access_clause(principals: Sequence[str]) -> sa.ColumnElement[bool]:
     """Documents without the field, or whose text or list of texts names one of the principals."""
-    allowed = documents.c.metadata[ACCESS_FIELD]
+    allowed = _LIVE_VERSION.c.metadata[ACCESS_FIELD]
     names = sa.bindparam("scope_principals", list(principals), type_=sa.ARRAY(sa.Text))
     return sa.or_(
-        sa.not_(documents.c.metadata.has_key(ACCESS_FIELD)),
+        sa.not_(_LIVE_VERSION.c.metadata.has_key(ACCESS_FIELD)),
         sa.and_(sa.func.jsonb_typeof(allowed).in_(("array", "string")), allowed.op("?|")(names)),
     )
 
@@ -234,7 +226,7 @@ def _condition_clause(condition: Condition) -> sa.ColumnElement[bool]:
     column = (
         sa.func.to_jsonb(documents.c[condition.field], type_=JSONB)
         if condition.field in FILE_FIELDS
-        else documents.c.metadata[condition.field]
+        else _LIVE_VERSION.c.metadata[condition.field]
     )
     match condition.operator:
         case "exists":

@@ -60,8 +60,6 @@ documents = sa.Table(
     sa.Column("error_code", sa.Text),
     sa.Column("error_class", sa.Text),
     sa.Column("error_message", sa.Text),
-    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
-    sa.Column("created_by", sa.Text),
     _time("created_at"),
     _time("updated_at"),
     # Why the newest version was canceled.
@@ -94,6 +92,9 @@ document_versions = sa.Table(
     _time("ready_at", nullable=True),
     # Set when a newer version went live: the cleanup removes what the stores hold of this one after a grace period.
     _time("superseded_at", nullable=True),
+    # What came with the bytes: a version that is being built, or fails, changes nothing of the one that answers.
+    sa.Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    sa.Column("created_by", sa.Text),
     sa.Index("ix_document_versions_superseded_at", "superseded_at"),
 )
 
@@ -321,11 +322,12 @@ golden_results = sa.Table(
 )
 
 
-def migrate(url: str) -> None:
+def migrate(url: str, *, revision: str = "head") -> None:
     """Bring the database to the newest schema; safe to run at the same time from several processes.
 
     Args:
         url: a SQLAlchemy or `postgresql://` URL of the facts database.
+        revision: an older schema, for tests of a migration.
 
     Raises:
         FactsUnavailableError: the server cannot be reached.
@@ -345,6 +347,6 @@ def migrate(url: str) -> None:
         with translate_errors(), engine.begin() as connection:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('rag_pipeline migrations'))"))
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
     finally:
         engine.dispose()

@@ -1,7 +1,7 @@
 """Short ways to rows for the tests of the facts database."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -28,14 +28,14 @@ def create_knowledge_base(facts: Facts, name: str) -> KnowledgeBase:
     return facts.knowledge_bases.create(name)
 
 
-def new_version(path: str, content: str = "content") -> NewVersion:
+def new_version(path: str, content: str = "content", metadata: Mapping[str, object] | None = None) -> NewVersion:
     """What a submit of a text under a path brings; the text stands for its hash."""
     return NewVersion(
         source_path=path,
         file_name=path.rpartition("/")[2],
         sha256=content,
         size_bytes=len(content),
-        metadata={},
+        metadata=metadata or {},
         created_by=None,
     )
 
@@ -46,11 +46,13 @@ def register(
     path: str,
     content: str = "content",
     store: Callable[[Slot], str] = lambda slot: f"{slot.document_id}/v{slot.version}",
+    *,
+    metadata: Mapping[str, object] | None = None,
 ) -> Document:
     """Register a document without storing an original."""
     document_id = uuid.uuid4().hex
     slot = Slot(document_id=document_id, partition_key=partition_key(kb.name, path, document_id), version=1)
-    return facts.documents.register(kb, new_version(path, content), slot, store)
+    return facts.documents.register(kb, new_version(path, content, metadata), slot, store)
 
 
 def one_batch(candidates: list[Candidate]) -> list[BatchPlan]:

@@ -10,6 +10,7 @@ from rag_pipeline.adapters.postgres.schema import (
     conversation_evidence,
     conversation_turns,
     conversations,
+    document_versions,
     documents,
     knowledge_bases,
 )
@@ -124,7 +125,7 @@ def test_evidence_is_shown_to_whom_the_document_is_shown(
     conversation = store.create("handbook")
     add(store, conversation.id, citation(document))
     with facts.engine.begin() as connection:
-        connection.execute(sa.update(documents).values(metadata={"allowed_to": ["alice"]}))
+        connection.execute(sa.update(document_versions).values(metadata={"allowed_to": ["alice"]}))
     assert len(store.turns(conversation.id, principals=["alice"])[0].citations) == 1
     assert store.turns(conversation.id, principals=["bob"])[0].citations == ()
     assert len(store.turns(conversation.id)[0].citations) == 1

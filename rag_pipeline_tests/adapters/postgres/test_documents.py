@@ -40,6 +40,39 @@ def test_same_path_and_bytes_are_a_duplicate(facts: Facts, kb: KnowledgeBase) ->
     assert facts.documents.count_by_status(kb.id) == {Status.PENDING: 1}
 
 
+def test_metadata_that_come_with_a_duplicate_replace_those_of_the_same_bytes(facts: Facts, kb: KnowledgeBase) -> None:
+    document = make_ready(facts, register(facts, kb, "a.txt", metadata={"lang": "en", "year": 1}))
+    again = register(facts, kb, "a.txt", store=refuse_to_store, metadata={"allowed_to": ["alice"]})
+    assert (again.duplicate, again.status, again.metadata) == (True, Status.READY, {"allowed_to": ["alice"]})
+    assert items(facts, document)[0].metadata == {"allowed_to": ["alice"]}
+    assert register(facts, kb, "a.txt", store=refuse_to_store).metadata == {"allowed_to": ["alice"]}
+
+
+def test_metadata_of_a_duplicate_do_not_touch_a_version_of_other_bytes(facts: Facts, kb: KnowledgeBase) -> None:
+    make_ready(facts, register(facts, kb, "a.txt", "one", metadata={"year": 1}))
+    for version, year in ((2, 2), (2, 3)):
+        document = register(facts, kb, "a.txt", "two", metadata={"year": year})
+        assert (document.version, document.metadata) == (version, {"year": year})
+        assert metadata_by_version(facts) == {1: {"year": 1}, 2: {"year": year}}
+
+
+def test_versions_take_metadata_over(facts: Facts, kb: KnowledgeBase) -> None:
+    document = make_ready(facts, register(facts, kb, "a.txt", "one", metadata={"year": 1}))
+    facts.claims.open_versions(items(facts, document), {document.id: {}})
+    make_ready(facts, document)
+    assert register(facts, kb, "a.txt", "two").metadata == {"year": 1}
+    assert metadata_by_version(facts) == {version: {"year": 1} for version in (1, 2, 3)}
+    make_ready(facts, document)
+    register(facts, kb, "a.txt", "one", metadata={"year": 4})
+    assert metadata_by_version(facts) == {1: {"year": 1}, 2: {"year": 1}, 3: {"year": 1}, 4: {"year": 4}}
+
+
+def metadata_by_version(facts: Facts) -> dict[int, object]:
+    with facts.engine.connect() as connection:
+        rows = connection.execute(sa.select(document_versions.c.version, document_versions.c.metadata))
+        return {row.version: row.metadata for row in rows}
+
+
 @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELED], ids=str)
 def test_a_duplicate_of_what_failed_is_tried_again(facts: Facts, kb: KnowledgeBase, status: Status) -> None:
     document = register(facts, kb, "a.txt")

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from rag_pipeline.adapters.postgres.chunk_rows import ImageRow
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.passages import Passages
-from rag_pipeline.adapters.postgres.schema import documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import knowledge_bases
 from rag_pipeline.core.chunk import chunk_id
 from rag_pipeline.core.documents import Document, KnowledgeBase, Status
 from rag_pipeline.core.filters import DocumentScope, parse_filters
@@ -36,11 +36,8 @@ def passages(facts: Facts, kb: KnowledgeBase, scope: DocumentScope = EVERYTHING)
 
 def ready(facts: Facts, kb: KnowledgeBase, path: str, metadata: Mapping[str, object] | None = None) -> Document:
     """A READY document with one chunk."""
-    document = make_ready(facts, register(facts, kb, path))
+    document = make_ready(facts, register(facts, kb, path, metadata=metadata))
     facts.chunk_rows.upsert([(items(facts, document)[0], [chunk(0)])])
-    with facts.engine.begin() as connection:
-        statement = sa.update(documents).where(documents.c.id == document.id)
-        connection.execute(statement.values(metadata=dict(metadata or {})))
     return document
 
 
@@ -104,6 +101,30 @@ def test_what_becomes_of_the_next_version_does_not_touch_the_live_one(
     set_status(facts, served, status)
     assert bool(live_ids(facts, kb, [chunk_id(served.id, 1, 0)])) is is_found
     assert bool(passages(facts, kb).document_ids(limit=10)) is is_found
+
+
+def test_access_and_filters_are_those_of_the_live_version(facts: Facts, kb: KnowledgeBase) -> None:
+    alice, bob = (DocumentScope(principals=(name,)) for name in ("alice", "bob"))
+    document = ready(facts, kb, "a.txt", {"allowed_to": ["alice"], "year": 1})
+    register(facts, kb, "a.txt", "two", metadata={"allowed_to": ["bob"], "year": 2})
+    set_status(facts, document, Status.FAILED)
+    assert (found(facts, kb, alice), found(facts, kb, bob)) == ({"a.txt"}, set())
+    assert found(facts, kb, DocumentScope(conditions=parse_filters({"year": 2}))) == set()
+    (stored,) = passages(facts, kb).live([chunk_id(document.id, 1, 0)]).values()
+    assert stored.metadata["year"] == 1
+    set_status(facts, document, Status.PENDING)
+    make_ready(facts, document)
+    facts.chunk_rows.upsert([(items(facts, document)[0], [chunk(0)])])
+    in_list = [passages(facts, kb, scope).document_ids(limit=9) for scope in (alice, bob)]
+    assert in_list == [(), (document.id,)]
+
+
+def test_what_is_taken_from_somebody_by_another_submit_is_gone_at_once(facts: Facts, kb: KnowledgeBase) -> None:
+    bob = DocumentScope(principals=("bob",))
+    ready(facts, kb, "a.txt")
+    assert found(facts, kb, bob) == {"a.txt"}
+    register(facts, kb, "a.txt", metadata={"allowed_to": ["alice"]})
+    assert found(facts, kb, bob) == set()
 
 
 def test_another_knowledge_base_finds_nothing(facts: Facts, kb: KnowledgeBase, served: Document) -> None:

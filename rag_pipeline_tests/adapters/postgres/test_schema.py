@@ -81,6 +81,30 @@ def test_migrating_twice_changes_nothing(url: str) -> None:
     engine.dispose()
 
 
+def test_metadata_and_submitter_move_to_every_version(url: str) -> None:
+    schema.migrate(url, revision="0007")
+    engine = create_engine(url, pool_size=1)
+    try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(
+                """
+                INSERT INTO knowledge_bases (id, name) VALUES ('k', 'k');
+                INSERT INTO documents (id, kb_id, source_path, file_name, partition_key, status, version, metadata,
+                                       created_by)
+                VALUES ('d', 'k', 'd', 'd', 'd', 'READY', 2, '{"year": 1}', 'me');
+                INSERT INTO document_versions (document_id, version, sha256, size_bytes, object_key)
+                VALUES ('d', 1, '', 0, ''), ('d', 2, '', 0, '');
+                """
+            )
+        schema.migrate(url)
+        with engine.connect() as connection:
+            versions = schema.document_versions.c
+            rows = connection.execute(sa.select(versions.version, versions.metadata, versions.created_by)).all()
+    finally:
+        engine.dispose()
+    assert sorted(map(tuple, rows)) == [(1, {"year": 1}, "me"), (2, {"year": 1}, "me")]
+
+
 def test_two_processes_migrate_at_once(url: str) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=schema.migrate, args=(url,)) for _ in range(2)]

@@ -43,7 +43,12 @@ def register(app: typer.Typer) -> None:
 
 
 def submit(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders; folders keep relative paths.", exists=True)],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files, which keep a relative path as it is given, and folders, below which paths count.", exists=True
+        ),
+    ],
     kb: KnowledgeBaseOption = "default",
     metadata: Annotated[
         list[str] | None,

@@ -75,7 +75,7 @@ class Inbox:
                 if not path:
                     raise InvalidFileNameError(f"files belong into a knowledge base: {INBOX}<knowledge base>/{kb_name}")
                 self._download(info, local)
-                self._submission.submit_as(kb_name, local, source_path=path, created_by="inbox")
+                self._submission.submit(kb_name, local, source_path=path, created_by="inbox")
             except DocumentBusyError:
                 return "waiting"
             except (InvalidDocumentError, ResourceNotFoundError, KnowledgeBaseInactiveError) as error:

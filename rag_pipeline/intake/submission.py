@@ -62,15 +62,18 @@ class Submission:
         content: bytes | Path,
         *,
         file_name: str | None = None,
+        source_path: str | None = None,
         metadata: Mapping[str, object] | None = None,
         created_by: str | None = None,
     ) -> Document:
-        """Take one file in under its bare name and return the PENDING document at once.
+        """Take one file in and return the PENDING document at once.
 
         Args:
             kb_name: name of an active knowledge base.
             content: a path, or the bytes.
-            file_name: the name to use; needed with bytes, otherwise the path's last part.
+            file_name: a bare name to use.
+            source_path: a relative path to use, in the place of `file_name`: the document's identity inside the
+                knowledge base. Without either, a path's own as `submit_many` takes it; bytes need one of them.
             metadata: JSON-serialisable facts kept with the version. With the bytes of a known document, those given
                 replace what was kept, at once for searches; without any, a known document keeps what it has.
             created_by: who submits, for the audit trail.
@@ -83,21 +86,14 @@ class Submission:
             DocumentBusyError: a version of the document is being built.
             ObjectStoreUnavailableError, FactsUnavailableError: nothing was stored, or it was removed again.
         """
-        if file_name is None and not isinstance(content, Path):
-            raise InvalidFileNameError("give file_name= with bytes")
-        name = partitions.file_name(file_name if file_name is not None else Path(content).name)  # type: ignore[arg-type]
-        return self.submit_as(kb_name, content, source_path=name, metadata=metadata, created_by=created_by)
-
-    def submit_as(
-        self,
-        kb_name: str,
-        content: bytes | Path,
-        *,
-        source_path: str,
-        metadata: Mapping[str, object] | None = None,
-        created_by: str | None = None,
-    ) -> Document:
-        """Like `submit`, under a relative path: the document's identity inside the knowledge base."""
+        if file_name is not None:
+            if source_path is not None:
+                raise InvalidFileNameError("give a bare file name or a source path, not both")
+            source_path = partitions.file_name(file_name)
+        elif source_path is None:
+            if isinstance(content, bytes):
+                raise InvalidFileNameError("give a file name or a source path with bytes")
+            source_path = _given_path(content)
         kb = self._facts.knowledge_bases.active(kb_name)
         return self._take(kb, content, source_path=source_path, metadata=metadata, created_by=created_by)
 
@@ -137,8 +133,9 @@ class Submission:
     ) -> list[SubmitResult]:
         """Take in files and whole folders; a file that is refused does not stop the others.
 
-        Files below a folder keep their path relative to it; hidden ones are passed over. `progress` is called in this
-        thread once per file, as they finish.
+        Files below a folder keep their path relative to it; hidden ones are passed over. A file that is named itself
+        keeps its path as it was given if that is relative and has no `..`, else only its name. `progress` is called in
+        this thread once per file, as they finish.
 
         Returns:
             One result per file, in the order found (folders sorted by path).
@@ -254,7 +251,12 @@ def _files(paths: Iterable[str | Path]) -> Iterator[_Found]:
                 if below.is_file() and not any(part.startswith(".") for part in relative.parts):
                     yield _Found(path=below, source_path=relative.as_posix())
         else:
-            yield _Found(path=path, source_path=path.name)
+            yield _Found(path=path, source_path=_given_path(path))
+
+
+def _given_path(path: Path) -> str:
+    """`a/README.md` and `b/README.md` are two documents; where a file lies on this machine is no part of its name."""
+    return path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
 
 
 def _is_folder(path: Path) -> bool:

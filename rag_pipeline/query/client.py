@@ -86,14 +86,16 @@ class RagClient:
         content: str | Path | bytes,
         *,
         filename: str | None = None,
+        source_path: str | None = None,
         metadata: Mapping[str, object] | None = None,
         created_by: str | None = None,
     ) -> Document:
-        """Take one file in and return its PENDING document at once; see `Submission.submit` for the errors."""
+        """Take one file in and return its PENDING document at once; see `Submission.submit` for names and errors."""
         return self._submission.submit(
             kb,
             Path(content) if isinstance(content, str) else content,
             file_name=filename,
+            source_path=source_path,
             metadata=metadata,
             created_by=created_by,
         )

@@ -196,7 +196,7 @@ def test_new_bytes_of_a_busy_document_leave_no_object(
 
 
 def test_same_bytes_under_another_path_are_a_second_document(submission: Submission, kb: KnowledgeBase) -> None:
-    found = [submission.submit_as(kb.name, b"one", source_path=path) for path in ("a/README.md", "b/README.md")]
+    found = [submission.submit(kb.name, b"one", source_path=path) for path in ("a/README.md", "b/README.md")]
     assert len({document.id for document in found}) == 2
     assert [document.file_name for document in found] == ["README.md", "README.md"]
     assert not any(document.duplicate for document in found)
@@ -371,6 +371,32 @@ def test_folders_keep_relative_paths_and_pass_over_hidden_files(
     assert [result.document.source_path for result in results if result.document] == [
         result.source_path for result in results
     ]
+
+
+def test_a_file_keeps_the_relative_path_that_was_given(
+    submission: Submission, kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a/README.md", "b/README.md", "work/c.txt")
+    monkeypatch.chdir(tmp_path / "work")
+    given = ["../a/README.md", str(tmp_path / "b/../work/c.txt")]
+    assert [result.source_path for result in submission.submit_many(kb.name, given)] == ["README.md", "c.txt"]
+    monkeypatch.chdir(tmp_path)
+    given = ["a/README.md", "./b/README.md"]
+    results = submission.submit_many(kb.name, given)
+    assert [result.source_path for result in results] == ["a/README.md", "b/README.md"]
+    documents = [result.document for result in results if result.document]
+    assert len({document.id for document in documents}) == 2
+    assert [submission.submit(kb.name, Path(path)).id for path in given] == [document.id for document in documents]
+    assert submission.submit(kb.name, tmp_path / "a/README.md").source_path == "README.md"
+
+
+def test_a_name_and_a_path_at_once_are_refused_and_so_are_bytes_without(
+    submission: Submission, kb: KnowledgeBase
+) -> None:
+    with pytest.raises(InvalidFileNameError, match="with bytes"):
+        submission.submit(kb.name, b"text")
+    with pytest.raises(InvalidFileNameError, match="not both"):
+        submission.submit(kb.name, b"text", file_name="a.txt", source_path="b/a.txt")
 
 
 def test_one_result_per_file_in_order_and_a_bad_file_stops_no_other(

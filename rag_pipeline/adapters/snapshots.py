@@ -73,10 +73,15 @@ class FileSnapshotStore(SnapshotStore):
         return None
 
     def has(self, ref: SnapshotRef) -> bool:
-        """Whether `chunks.v{version}.json` or `chunks.json` is there."""
+        """Whether `chunks.v{version}.json` is there, or `chunks.json` with that version in it."""
         folder = self._folder(ref.kb_id, ref.document_id)
         with _translated(folder):
-            return self._version_path(ref).exists() or (folder / LIVE_NAME).exists()
+            if self._version_path(ref).exists():
+                return True
+            try:
+                return self._read(folder / LIVE_NAME, ref.version) is not None
+            except SnapshotWriteError:  # damaged
+                return False
 
     def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:
         """Remove one version's unpublished file, or the document's folder; missing ones are fine."""

@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 
 from rag_pipeline.core.parsed_document import BlockType, DocumentBuilder, PageState, ParsedDocument, ParsedImage
 from rag_pipeline.core.ports import ParseRequest
-from rag_pipeline.errors import InvalidDocumentError
-from rag_pipeline.parsing.parser import Parser
+from rag_pipeline.errors import InvalidDocumentError, ParseTimeoutError
+from rag_pipeline.parsing.parser import NO_TIME_FOR_OCR, Parser
 
 _SILENT = frozenset({BlockType.PAGE_HEADER, BlockType.PAGE_FOOTER, BlockType.IMAGE})
 """Blocks that no chunk is made of."""
@@ -28,7 +28,12 @@ _TIME_SHARE = 0.6
 
 
 def climb(parser: Parser, request: ParseRequest) -> ParsedDocument:
-    """Parse a file, with ever more effort as long as nothing is found. Errors as `Parser.parse`."""
+    """Parse a file, with ever more effort as long as nothing is found.
+
+    Raises:
+        ParseTimeoutError: nothing was found in the time that there was, and not everything was tried.
+        InvalidDocumentError: as `Parser.parse`.
+    """
     started = time.monotonic()
     deadline = started + _TIME_SHARE * request.limits.seconds
     document = parser.parse(request)
@@ -39,8 +44,12 @@ def climb(parser: Parser, request: ParseRequest) -> ParsedDocument:
         ("deep", "by a deep parse", lambda: _parse_deep(document, _with_time_left(request, started))),
     )
     tried = []
+    is_cut_short = any(page.reason is not None and page.reason.endswith(NO_TIME_FOR_OCR) for page in document.pages)
     for step, how, read in steps:
-        found = read() if time.monotonic() < deadline else None
+        if time.monotonic() >= deadline:
+            is_cut_short = True
+            break
+        found = read()
         if found is None:
             continue
         tried.append(how)
@@ -53,6 +62,11 @@ def climb(parser: Parser, request: ParseRequest) -> ParsedDocument:
                 metadata={**found.metadata, **document.metadata},
             )
             return _at_step(found, step, f"the text of the file was found only {how}")
+    if is_cut_short:
+        raise ParseTimeoutError(
+            f"no text was found in {PurePath(request.file_name).name} within the time limit of "
+            f"{request.limits.seconds:g} s, and not all of it was looked at: set RAG_PARSE_TIMEOUT_SECONDS higher"
+        )
     also = f", also {' and '.join(tried)}" if tried else ""
     return _at_step(document, "none", f"no text was found in the file{also}: it is kept without content")
 

@@ -6,6 +6,9 @@ from typing import ClassVar
 from rag_pipeline.core.parsed_document import ParsedDocument
 from rag_pipeline.core.ports import ParseRequest
 
+NO_TIME_FOR_OCR = "the time limit left no time for OCR"
+"""End of the reason of a page that failed for want of time."""
+
 
 class Parser(ABC):
     """Reads one family of formats.

@@ -12,6 +12,7 @@ from rag_pipeline.core.ports import CollectionGeneration, SnapshotRef, VectorRow
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import InternalError, MissingArtefactError, RagPipelineError
 from rag_pipeline.stages.outcomes import Produced, failed, lost, produced
+from rag_pipeline.stages.snapshot import write_snapshot
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
 ROWS_PER_GROUP = 2_000
@@ -97,7 +98,7 @@ def _index_group(
             yield failed(each.item, Stage.INDEX_WRITES, InternalError(f"{each.item.file_name}: {reason}"))
             continue
         try:
-            workspace.services.snapshots.publish(_snapshot(each.item))
+            _publish_snapshot(workspace, each.item)
         except RagPipelineError as error:
             yield failed(each.item, Stage.INDEX_WRITES, error)
             continue
@@ -140,5 +141,9 @@ def _missing_rows(
     }
 
 
-def _snapshot(item: WorkItem) -> SnapshotRef:
-    return SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
+def _publish_snapshot(workspace: Workspace, item: WorkItem) -> None:
+    ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
+    if not workspace.services.snapshots.has(ref):
+        # It was lost since its stage, with the folder or the machine: that is no reason to fail for ever.
+        write_snapshot(workspace, item)
+    workspace.services.snapshots.publish(ref)

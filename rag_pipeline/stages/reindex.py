@@ -66,7 +66,9 @@ def reindex(services: Services, document: Document, *, from_stage: Stage | None,
             services.facts.documents.retry(item.document_id)
             return
         if item.status is Status.READY:
-            services.facts.versions.roll_forward(item.document_id)
+            version = services.facts.versions.roll_forward(item.document_id)
+            if version is not None:
+                restore_snapshot(services, SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=version))
         have = services.facts.claims.artefacts([item.document_id]).get((item.document_id, item.version), {})
         present = {stage: artefact.fingerprint for stage, artefact in have.items()}
         if not stale_stages(present, wanted, stages_of(item.status)):

@@ -16,19 +16,27 @@ from rag_pipeline.stages.workspace import Workspace
 
 def write_snapshots(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutcome]:
     """Write one file per document version."""
-    services = workspace.services
 
     def one(item: WorkItem) -> Produced:
-        document = document_from_bytes(services.artefacts.get(workspace.input_key(item, Stage.PARSED_BLOCKS)))
-        chunks = workspace.chunks(item)
-        content = snapshot_content(item, document, chunks)
-        ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
-        location = services.snapshots.write(ref, content)
-        return Produced(summary={"path": location, "chunks": len(chunks)}, artefact_key=location)
+        location = write_snapshot(workspace, item)
+        return Produced(summary={"path": location, "chunks": len(workspace.chunks(item))}, artefact_key=location)
 
     for group in owned_groups(workspace, Stage.CHUNK_SNAPSHOT, items):
         yield from group.lost
         yield from for_each(workspace, Stage.CHUNK_SNAPSHOT, group.items, one)
+
+
+def write_snapshot(workspace: Workspace, item: WorkItem) -> str:
+    """Write the snapshot of the version that is being built, and return its location.
+
+    Raises:
+        SnapshotWriteError: the disk.
+        MissingArtefactError: the parsed blocks or the chunks are gone.
+    """
+    services = workspace.services
+    document = document_from_bytes(services.artefacts.get(workspace.input_key(item, Stage.PARSED_BLOCKS)))
+    ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
+    return services.snapshots.write(ref, snapshot_content(item, document, workspace.chunks(item)))
 
 
 def restore_snapshot(services: Services, live: SnapshotRef) -> bool:

@@ -162,3 +162,4 @@ def test_a_version_is_there_under_either_name(store: SnapshotStore) -> None:
     store.publish(FIRST)
     assert store.has(FIRST)
     assert not store.has(OTHER)
+    assert not store.has(SECOND), "what is published is another version"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from rag_pipeline.core.parsed_document import BlockType, PageState, ParsedDocument
 from rag_pipeline.core.ports import ParseLimits, ParseRequest
-from rag_pipeline.errors import CorruptDocumentError, UnsupportedFormatError
+from rag_pipeline.errors import CorruptDocumentError, ParseTimeoutError, UnsupportedFormatError
 from rag_pipeline.parsing import libreoffice
 from rag_pipeline.parsing.registry import parse_file
 from rag_pipeline_tests.parsing.documents import check_offsets, only_block, outline, parse_bytes
@@ -105,12 +105,15 @@ def test_an_empty_page_needs_no_deep_parse(tmp_path: Path) -> None:
     assert document.warnings[-1] == "no text was found in the file: it is kept without content"
 
 
-def test_without_time_no_further_step_is_taken(tmp_path: Path) -> None:
+def test_a_file_that_time_did_not_suffice_for_is_no_file_without_content(tmp_path: Path) -> None:
     word = Document()
     word.add_picture(BytesIO(png("Valve")))
     word.save(str(tmp_path / "a.docx"))
-    document = parse(tmp_path / "a.docx", limits=ParseLimits(seconds=0.0))
-    assert document.metadata["ladder_step"] == "none"
+    scan = gray_image(60, 80, bytes([230]) * 4_800)
+    (tmp_path / "a.pdf").write_bytes(pdf(Page(content="q 612 0 0 792 0 0 cm /I1 Do Q\n", xobjects={"I1": scan})))
+    for name in ("a.docx", "a.pdf"):
+        with pytest.raises(ParseTimeoutError, match=r"no text was found in a\..*RAG_PARSE_TIMEOUT_SECONDS"):
+            parse(tmp_path / name, limits=ParseLimits(seconds=0.0))
 
 
 @pytest.mark.parametrize("name", ["a.doc", "a.xls", "a.ppt"])

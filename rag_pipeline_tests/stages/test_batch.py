@@ -13,6 +13,7 @@ from rag_pipeline.errors import VectorStoreUnavailableError
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.batch import BatchRequest, run_batch
+from rag_pipeline_tests.embedding_server import POISON
 from rag_pipeline_tests.stages.runner import ALL, KB, Runner, running, running_system_again
 
 
@@ -56,6 +57,17 @@ def test_index_failure_is_temporary_and_resumes_without_the_embedder(settings: S
             assert {outcome.stage for outcome in runner.reported} == {Stage.INDEX_WRITES}
     finally:
         milvus.stop()
+
+
+def test_a_snapshot_that_was_lost_meanwhile_is_written_again(runner: Runner) -> None:
+    document = runner.submit("a.txt", f"A text. {POISON}")
+    assert len(runner.run(document).failures) == 1
+    assert runner.services.snapshots.delete(document.kb_id, document.id) == 1
+    runner.system.embedding.refuses_poison = False
+    assert runner.run(document).ready == 1
+    snapshot = runner.snapshot(document)
+    assert snapshot is not None
+    assert snapshot["version"] == 1
 
 
 def test_ready_documents_are_left_alone_with_their_old_metadata(runner: Runner) -> None:

@@ -10,6 +10,7 @@ from rag_pipeline.errors import ConfigurationError, DocumentBusyError, IllegalTr
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.cleanup import remove_superseded
 from rag_pipeline.stages.reindex import plan_reindex, reindex_stale
+from rag_pipeline_tests.embedding_server import POISON
 from rag_pipeline_tests.stages.runner import KB, Runner, running, running_system_again
 
 FIRST = "The first edition says that the pump rests on Mondays."
@@ -95,6 +96,25 @@ def test_rollback_lets_the_version_before_answer_at_once_and_reindex_goes_forwar
     forward = client.reindex(document.id)
     assert (forward.version, forward.live_version) == (2, 2)
     assert [result.text for result in client.search(KB, "pump rests")] == [SECOND]
+    snapshot = runner.snapshot(document)
+    assert snapshot is not None
+    assert snapshot["version"] == 2
+
+
+def test_rollback_beside_a_version_that_failed(runner: Runner) -> None:
+    document = two_editions(runner)
+    runner.submit("edition.txt", f"A third edition. {POISON}")
+    assert len(runner.run(document).failures) == 1
+    back = runner.system.client.rollback(document.id)
+    assert (back.status, back.version, back.live_version) == (Status.FAILED, 3, 1)
+    assert [result.text for result in runner.system.client.search(KB, "pump rests")] == [FIRST]
+
+
+def test_rollback_of_what_never_answered_says_what_to_do(runner: Runner) -> None:
+    document = runner.submit("edition.txt", f"The only edition. {POISON}")
+    runner.run(document)
+    with pytest.raises(IllegalTransitionError, match="no version of it answers: submit the former file again"):
+        runner.system.client.rollback(document.id)
 
 
 def test_the_newest_bytes_submitted_again_after_a_rollback_answer_again(runner: Runner) -> None:

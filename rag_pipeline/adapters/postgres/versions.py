@@ -13,7 +13,7 @@ from rag_pipeline.adapters.postgres.schema import (
     images,
     stage_artefacts,
 )
-from rag_pipeline.core.documents import SETTLED, Stage, Status
+from rag_pipeline.core.documents import SETTLED, Stage
 from rag_pipeline.errors import DocumentBusyError, IllegalTransitionError, ResourceNotFoundError
 
 
@@ -68,7 +68,7 @@ class Versions:
 
         Raises:
             DocumentBusyError: a version is being built.
-            IllegalTransitionError: it is not READY, or no older version is kept.
+            IllegalTransitionError: no version of it answers, or no older one is kept.
         """
         with transaction(self._engine) as connection:
             live = hold_live(connection)
@@ -89,20 +89,23 @@ class Versions:
             make_live(connection, document_id, document.live_version, int(older))
         return int(older)
 
-    def roll_forward(self, document_id: str) -> None:
-        """Let the newest version of a document that was rolled back answer again; otherwise nothing changes.
+    def roll_forward(self, document_id: str) -> int | None:
+        """Let the newest version of a document that was rolled back answer again, and return its number.
 
-        Neither does it when the newest version is not in the collection that answers queries.
+        Nothing changes, and None is returned, when it was not rolled back or when its newest version is not in the
+        collection that answers queries.
 
         Raises:
             DocumentBusyError: a version is being built.
-            IllegalTransitionError: it is not READY.
+            IllegalTransitionError: no version of it answers.
         """
         with transaction(self._engine) as connection:
             live = hold_live(connection)
             document = _locked(connection, document_id)
             if document.version != document.live_version and is_in(connection, live, document_id, document.version):
                 make_live(connection, document_id, document.live_version, document.version)
+                return int(document.version)
+        return None
 
     def object_keys(self, document_id: str, version: int) -> tuple[frozenset[str], frozenset[str]]:
         """Keys that the version's rows name, and keys that other versions of the document name."""
@@ -135,15 +138,17 @@ class Versions:
 
 
 def _locked(connection: sa.Connection, document_id: str) -> sa.Row[tuple[str, str, int, int]]:
-    """The READY document, locked."""
+    """The settled document of which a version answers, locked."""
     columns = (documents.c.source_path, documents.c.status, documents.c.version, documents.c.live_version)
     row = connection.execute(sa.select(*columns).where(documents.c.id == document_id).with_for_update()).first()
     if row is None:
         raise ResourceNotFoundError(f"there is no document {document_id!r}")
     if row.status not in SETTLED:
         raise DocumentBusyError(f"{row.source_path} is {row.status}: wait for version {row.version}, or cancel it")
-    if row.status != Status.READY:
-        raise IllegalTransitionError(f"{row.source_path} is {row.status}: only a READY document changes its version")
+    if row.live_version is None:
+        raise IllegalTransitionError(
+            f"{row.source_path} is {row.status} and no version of it answers: submit the former file again"
+        )
     return row
 
 

@@ -10,6 +10,7 @@ import pypdfium2.raw as pdfium_c
 
 from rag_pipeline.core.parsed_document import BlockType, BoundingBox, PageState
 from rag_pipeline.parsing.ocr import OcrEngine
+from rag_pipeline.parsing.parser import NO_TIME_FOR_OCR
 from rag_pipeline.parsing.pdf.fields import Link, read_annotations
 from rag_pipeline.parsing.pdf.geometry import Affine, Box, display_transform, frame_to_display, frame_transform
 from rag_pipeline.parsing.pdf.layout import Region, arrange
@@ -116,7 +117,7 @@ class PageReader:
         """The words that OCR finds, or those of the text layer where they are more; sets state and reason."""
         content.state = PageState.TEXT if words else PageState.FAILED
         if time.monotonic() > self._ocr_deadline:
-            content.reason = f"{reason}, and the time limit left no time for OCR"
+            content.reason = f"{reason}, and {NO_TIME_FOR_OCR}"
             return words
         scan = read_scan(page, objects, self._engine, is_deep=self._is_deep)
         if scan is None:

@@ -81,7 +81,8 @@ def main() -> None:
 def retry(folder: Path, documents: int, embedding: EmbeddingServer, _: ProcessTree) -> dict[str, object]:
     """Half of the documents, every second one, fail in an outage; the same number in one row fails as well."""
     half = documents // 2
-    with running(folder, embedding) as bench:
+    # Retried by itself, a part of them would be READY before all are asked for.
+    with running(folder, embedding, retry_base_seconds=3_600.0) as bench:
         found = {}
         for name, count, step in (("scattered", documents, 2), ("contiguous", half, 1)):
             source = folder / name

@@ -187,3 +187,27 @@ def test_working_is_what_a_dead_run_leaves(facts: Facts, kb: KnowledgeBase) -> N
         expected = Status.PENDING if status in WORKING else status
         assert items(facts, document)[0].status is expected
     assert set(owners(facts).values()) == {None}
+
+
+def test_batches_that_ended_long_ago_are_forgotten(facts: Facts, kb: KnowledgeBase) -> None:
+    old, young, running = (start_one(facts, kb, name) for name in ("old", "young", "running"))
+    for batch_id in (old, young):
+        facts.claims.finish(batch_id)
+    with facts.engine.begin() as connection:
+        connection.execute(
+            sa.update(batches)
+            .where(batches.c.id.in_([old, running]))
+            .values(
+                finished_at=sa.case((batches.c.id == old, sa.text("now() - interval '2 days'"))),
+                created_at=sa.text("now() - interval '3 days'"),
+            )
+        )
+    assert facts.claims.forget_finished(older_than_seconds=86_400) == 1
+    with facts.engine.connect() as connection:
+        assert set(connection.execute(sa.select(batches.c.id)).scalars()) == {young, running}
+
+
+def start_one(facts: Facts, kb: KnowledgeBase, name: str) -> str:
+    """A batch of one document that has begun."""
+    register(facts, kb, f"{name}.txt")
+    return start(facts, run_id=name)

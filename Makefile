@@ -39,7 +39,7 @@ bench: $(INSTALLED) ## measure ingest: documents/min, CPU per document, peak mem
 	$(BIN)/python -m benchmarks.ingest
 
 stress: $(INSTALLED) ## the long fault-injection suites
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 lock: ## resolve pyproject.toml again into requirements.lock
 	$(BIN)/python -m uv pip compile pyproject.toml --group dev --generate-hashes --python-version 3.11 --no-header --no-annotate --quiet --output-file requirements.lock

@@ -109,7 +109,7 @@ def status(
             while True:
                 counts = client.count_by_status(kb)
                 live.update(_status_table(client, kb))
-                if counts and set(counts) <= SETTLED:
+                if counts and set(counts) <= SETTLED and client.next_retry(kb) is None:
                     return
                 time.sleep(1.0)
 
@@ -148,7 +148,7 @@ def list_documents(
         if document.error is not None:
             console.print(
                 f"[red]{escape(document.source_path)}[/] failed at {document.error.stage} "
-                f"({document.error.error_class}): {escape(document.error.message)}",
+                f"({document.error.error_class}): {escape(document.error.message)}{_retry(document)}",
                 soft_wrap=True,
             )
 
@@ -177,7 +177,7 @@ def wait_with_progress(
     client: RagClient, submitted: list[Any], timeout_seconds: float, *, quiet: bool
 ) -> list[Document]:
     """Wait for documents with a live line of counts; failures are printed as they happen."""
-    reported: set[str] = set()
+    reported: set[tuple[str, int]] = set()
     started = time.monotonic()
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, disable=quiet
@@ -185,15 +185,16 @@ def wait_with_progress(
         task = progress.add_task("waiting")
 
         def look(found: list[Document]) -> None:
-            settled = sum(each.is_settled for each in found)
+            settled = sum(each.is_settled and each.retry_at is None for each in found)
             counts: dict[Status, int] = {}
             for each in found:
                 counts[each.status] = counts.get(each.status, 0) + 1
-                if each.error is not None and each.status is Status.FAILED and each.id not in reported:
-                    reported.add(each.id)
+                attempt = (each.id, each.attempt)
+                if each.error is not None and each.status is Status.FAILED and attempt not in reported:
+                    reported.add(attempt)
                     progress.console.print(
                         f"[red]failed[/] {escape(each.source_path)} at {each.error.stage} ({each.error.error_class}): "
-                        f"{escape(each.error.message)}"
+                        f"{escape(each.error.message)}{_retry(each)}"
                     )
             rate = settled / max(time.monotonic() - started, 0.001) * 60
             text = "  ".join(f"{_colored(each)} {count}" for each, count in sorted(counts.items()))
@@ -258,13 +259,18 @@ def _status_table(client: RagClient, kb: str) -> Table:
     for document in client.documents(kb, status="FAILED", page_size=10) if Status.FAILED in counts else []:
         if document.error is not None:
             table.add_row(
-                f"  [red]{document.error.stage}[/]", escape(f"{document.source_path}: {document.error.message}")
+                f"  [red]{document.error.stage}[/]",
+                escape(f"{document.source_path}: {document.error.message}") + _retry(document),
             )
     return table
 
 
 def _colored(status_value: Status) -> str:
     return f"[{_STYLES.get(status_value, 'blue')}]{status_value.value}[/]"
+
+
+def _retry(document: Document) -> str:
+    return "" if document.retry_at is None else f" [yellow]retries at {document.retry_at.astimezone():%H:%M:%S}[/]"
 
 
 def _number(value: int | None) -> str:

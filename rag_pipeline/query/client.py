@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -121,25 +122,32 @@ class RagClient:
     ) -> list[Document]:
         """Wait until every document is settled (READY, NO_CONTENT, FAILED or CANCELED) and return them as they are.
 
-        Results of `submit_many` without a document are passed over. `progress` is called after every look.
+        A FAILED document that is tried again by itself within the time is waited for. Results of `submit_many` without
+        a document are passed over. `progress` is called after every look.
 
         Raises:
             TimeoutError: some are not settled in time; the message counts them by status.
         """
         ids = [document.id for document in map(_document_of, documents) if document is not None]
+        began = self._facts.documents.now()
         deadline = time.monotonic() + timeout_seconds
+
+        def is_done(document: Document) -> bool:
+            retry_at = document.retry_at
+            return document.is_settled and (retry_at is None or (retry_at - began).total_seconds() > timeout_seconds)
+
         pause = FIRST_POLL_SECONDS
         latest: dict[str, Document] = {}
         while True:
-            open_ids = [each for each in ids if each not in latest or not latest[each].is_settled]
+            open_ids = [each for each in ids if each not in latest or not is_done(latest[each])]
             latest.update({document.id: document for document in self._facts.documents.many(open_ids)})
             found = [latest[each] for each in ids if each in latest]
             if progress:
                 progress(found)
-            if all(document.is_settled for document in found):
+            if all(map(is_done, found)):
                 return found
             if time.monotonic() >= deadline:
-                open_ones = [document.status for document in found if not document.is_settled]
+                open_ones = [document.status for document in found if not is_done(document)]
                 counts = ", ".join(f"{open_ones.count(status)} {status}" for status in dict.fromkeys(open_ones))
                 raise TimeoutError(
                     f"after {timeout_seconds:.0f} s these documents are not done: {counts}; "
@@ -165,6 +173,10 @@ class RagClient:
     def count_by_status(self, kb: str) -> dict[Status, int]:
         """How many documents of a knowledge base are in each status."""
         return self._facts.documents.count_by_status(self._facts.knowledge_bases.active(kb).id)
+
+    def next_retry(self, kb: str) -> datetime | None:
+        """When the first FAILED document of a knowledge base is tried again by itself; None if none is."""
+        return self._facts.documents.next_retry(self._facts.knowledge_bases.active(kb).id)
 
     def document(self, document_id: str, *, kb: str | None = None) -> Document:
         """One document by id, partition key or source path, as in the methods below.

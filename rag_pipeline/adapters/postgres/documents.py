@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -171,6 +172,17 @@ class Documents:
         )
         with transaction(self._engine) as connection:
             return {Status(status): count for status, count in connection.execute(statement)}
+
+    def next_retry(self, kb_id: str) -> datetime | None:
+        """When the first failed document of a knowledge base is tried again by itself; None if none is."""
+        statement = sa.select(sa.func.min(documents.c.available_at)).where(documents.c.kb_id == kb_id, *_TRIED_AGAIN)
+        with transaction(self._engine) as connection:
+            return connection.execute(statement).scalar()
+
+    def now(self) -> datetime:
+        """PostgreSQL's time, which all times of documents are."""
+        with transaction(self._engine) as connection:
+            return connection.execute(sa.select(sa.func.now())).scalar_one()
 
     def retry(self, document_id: str) -> Document:
         """Hand a FAILED or CANCELED document back to the sensor; finished stages are not done again.
@@ -361,6 +373,8 @@ _SELECT = (
     )
 )
 
+_TRIED_AGAIN = (documents.c.status == Status.FAILED, documents.c.error_class == "temporary")
+
 _SET_BY_INSERT = (documents.c.live_version, documents.c.attempt, documents.c.created_at, documents.c.updated_at)
 
 _VISIBLE = _SELECT.where(documents.c.status != Status.DELETING, knowledge_bases.c.status == "ACTIVE")
@@ -397,5 +411,6 @@ def _document(row: Mapping[Any, Any]) -> Document:
         metadata=row["metadata"],
         warnings=tuple(row["warnings"]),
         cancel_reason=row["cancel_reason"],
+        retry_at=row["available_at"] if row["status"] == "FAILED" and row["error_class"] == "temporary" else None,
         stages_done=row["stages_done"],
     )

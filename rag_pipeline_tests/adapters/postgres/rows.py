@@ -158,6 +158,17 @@ def make_ready(facts: Facts, document: Document) -> Document:
     return facts.documents.get(document.id)
 
 
+def fail(facts: Facts, errors: Mapping[str, RagPipelineError]) -> None:
+    """Claim all that waits, and let these documents (by id) fail at their first stage."""
+    ledger = facts.ledger(batch_id=start(facts), run_id="run")
+    found = items(facts, *facts.documents.many(list(errors)))
+    ledger.begin(Stage.SOURCE_DOCUMENT, found)
+    failures = [
+        outcome(each, Stage.SOURCE_DOCUMENT, OutcomeKind.FAILED, error=errors[each.document_id]) for each in found
+    ]
+    ledger.record(Stage.SOURCE_DOCUMENT, failures, {each.document_id: "" for each in found})
+
+
 def chunk(index: int, text: str = "text") -> Chunk:
     """A chunk on pages 1 and 2, two to a section."""
     return Chunk(

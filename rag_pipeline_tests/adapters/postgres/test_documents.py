@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Event
 
 import pytest
@@ -11,12 +12,14 @@ from rag_pipeline.core.documents import SETTLED, KnowledgeBase, Status
 from rag_pipeline.errors import (
     AmbiguousNameError,
     ConfigurationError,
+    CorruptDocumentError,
     DocumentBusyError,
+    EmbeddingUnavailableError,
     IllegalTransitionError,
     KnowledgeBaseInactiveError,
     ResourceNotFoundError,
 )
-from rag_pipeline_tests.adapters.postgres.rows import items, make_ready, register, set_attempt, set_status, start
+from rag_pipeline_tests.adapters.postgres.rows import fail, items, make_ready, register, set_attempt, set_status, start
 
 NEVER_STORED = "nothing is to store"
 
@@ -212,6 +215,21 @@ def test_a_retry_takes_the_document_away_from_a_batch_that_was_about_to_begin(fa
     manual = facts.claims.begin_manual("run", [document.id])
     facts.documents.retry(document.id)
     assert facts.ledger(batch_id=manual, run_id="run").still_owned(items(facts, document)) == frozenset()
+
+
+def test_only_a_passing_failure_is_tried_again_by_itself(facts: Facts, kb: KnowledgeBase) -> None:
+    errors = {"passing.txt": EmbeddingUnavailableError("HTTP 429"), "for good.txt": CorruptDocumentError("damaged")}
+    found = {path: register(facts, kb, path) for path in errors}
+    assert facts.documents.next_retry(kb.id) is None
+    fail(facts, {found[path].id: error for path, error in errors.items()})
+    passing, for_good = (facts.documents.get(document.id) for document in found.values())
+    assert passing.retry_at is not None
+    assert passing.updated_at + timedelta(seconds=5) <= passing.retry_at <= passing.updated_at + timedelta(seconds=7)
+    assert for_good.retry_at is None
+    assert facts.documents.next_retry(kb.id) == passing.retry_at
+    facts.documents.retry(passing.id)
+    assert facts.documents.get(passing.id).retry_at is None
+    assert facts.documents.next_retry(kb.id) is None
 
 
 def test_listing_by_page_and_status(facts: Facts, kb: KnowledgeBase) -> None:

@@ -1,0 +1,52 @@
+"""`submit`, `status`, `documents` and `retry` as a user types them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rag_pipeline.core.documents import Status
+from rag_pipeline.errors import ConfigurationError, CorruptDocumentError, EmbeddingUnavailableError
+from rag_pipeline.settings import Settings
+from rag_pipeline_tests.adapters.postgres.rows import fail
+from rag_pipeline_tests.cli.commands import Command, command_on, lines
+from rag_pipeline_tests.conftest import own_settings
+from rag_pipeline_tests.stages.runner import KB, Runner, running
+
+
+@pytest.fixture(scope="module")
+def runner(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with own_settings(servers, tmp_path_factory.mktemp("cli")) as own, running(own) as found:
+        yield found
+
+
+@pytest.fixture
+def command(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Command:
+    return command_on(runner.system.settings, monkeypatch)
+
+
+def test_submit_keeps_the_given_path_and_metadata(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "submit.txt").write_text("Some text.")
+    monkeypatch.chdir(tmp_path)
+    submit = ("submit", "docs/submit.txt", "--kb", KB, "--json", "--metadata")
+    (document,) = lines(command(*submit, "lang=en", "--metadata", "year=2020"))
+    assert (document["source_path"], document["metadata"]) == ("docs/submit.txt", {"lang": "en", "year": 2020})
+    (again,) = lines(command(*submit, 'allowed_to=["alice"]'))
+    assert (again["id"], again["duplicate"], again["metadata"]) == (document["id"], True, {"allowed_to": ["alice"]})
+    assert isinstance(command(*submit, "lang").exception, ConfigurationError)
+
+
+def test_what_is_tried_again_by_itself_is_shown_with_its_time(runner: Runner, command: Command) -> None:
+    passing, for_good = runner.submit("passing.txt", "One."), runner.submit("for-good.txt", "Two.")
+    errors = {passing.id: EmbeddingUnavailableError("HTTP 429"), for_good.id: CorruptDocumentError("it is damaged")}
+    fail(runner.services.facts, errors)
+    retry_at = runner.now(passing).retry_at
+    assert retry_at is not None
+    for name in ("documents", "status"):
+        shown = command(name, "--kb", KB).stdout
+        assert f"HTTP 429 retries at {retry_at.astimezone():%H:%M:%S}" in shown
+        assert (shown.count("retries at"), shown.count("it is damaged")) == (1, 1)
+    assert runner.now(for_good).status is Status.FAILED

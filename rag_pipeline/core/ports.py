@@ -98,6 +98,13 @@ class Embedder(ABC):
     def identity(self) -> EmbedderIdentity:
         """Provider, model, dimensions."""
 
+    def passage_input(self, text: str) -> str:
+        """What is embedded for a passage: an equal input has an equal vector, which is paid for once.
+
+        Embedders with a prefix from the settings override this; what one always adds is part of its identity.
+        """
+        return text
+
     @abstractmethod
     def embed_passages(self, texts: Sequence[str]) -> Vectors:
         """One unit row per text, in order. An empty sequence gives shape (0, dimensions) without a call."""
@@ -337,6 +344,10 @@ class SnapshotStore(ABC):
     @abstractmethod
     def list(self) -> Iterator[SnapshotFile]:
         """All snapshots, in no order; what is written or removed meanwhile may be in it or not."""
+
+    @abstractmethod
+    def is_reachable(self) -> bool:
+        """Whether this machine sees the place where the runs write snapshots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rag_pipeline.adapters.postgres.chunk_rows import StoredVectors, content_hash
+from rag_pipeline.adapters.postgres.chunk_rows import StoredVectors
 from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.partitions import artefact_key
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import RagPipelineError
 from rag_pipeline.stages.outcomes import Produced, failed, for_each, lost
-from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, put_vectors
+from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, passage_hash, put_vectors
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
 
@@ -34,7 +34,8 @@ def embed(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
         except RagPipelineError as error:
             yield failed(item, Stage.EMBEDDINGS, error)
             continue
-        inputs[item.document_id] = _Inputs(item=item, texts=texts, hashes=tuple(map(content_hash, texts)))
+        hashes = tuple(passage_hash(workspace.services, text) for text in texts)
+        inputs[item.document_id] = _Inputs(item=item, texts=texts, hashes=hashes)
     readable = [item for item in items if item.document_id in inputs]
     sizes = {document_id: len(each.texts) for document_id, each in inputs.items()}
     for group in in_groups(readable, sizes, TEXTS_PER_GROUP):

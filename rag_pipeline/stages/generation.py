@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rag_pipeline.adapters.artefacts import chunks_from_parquet, vectors_from_parquet
-from rag_pipeline.adapters.postgres.chunk_rows import content_hash
 from rag_pipeline.adapters.postgres.next_generation import FilledVersion, NextGeneration
 from rag_pipeline.core.chunk import Chunk
 from rag_pipeline.core.documents import Stage
@@ -30,7 +29,7 @@ from rag_pipeline.errors import (
 )
 from rag_pipeline.stages.index import VersionRows
 from rag_pipeline.stages.services import Services, stage_versions
-from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, put_vectors
+from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, passage_hash, put_vectors
 from rag_pipeline.stages.workspace import in_groups
 
 logger = logging.getLogger(__name__)
@@ -85,9 +84,11 @@ def start_generation(services: Services) -> GenerationPlan:
     if live is None:
         raise ConfigurationError("nothing has been indexed yet: set the variables without NEXT")
     if upcoming.fills(*live):
+        remedy = "move the RAG_NEXT_ values to the variables without NEXT"
+        if services.fills(*live) and not _has_same_vectors(services, upcoming):
+            remedy += ", then `rag-pipeline reindex --stale`: another passage prefix takes no other collection"
         raise ConfigurationError(
-            f"{live[0].collection} is filled by {live[1]} with the analyzer {live[0].analyzer} already: "
-            "move the RAG_NEXT_ values to the variables without NEXT"
+            f"{live[0].collection} is filled by {live[1]} with the analyzer {live[0].analyzer} already: {remedy}"
         )
     services.generation()
     if upcoming.embedder is not services.embedder:
@@ -300,7 +301,7 @@ def _version(services: Services, item: WorkItem, finished: dict[Stage, StageArte
     return _Version(
         item=item,
         chunks=chunks,
-        hashes=tuple(content_hash(chunk.embedded_text) for chunk in chunks),
+        hashes=tuple(passage_hash(services, chunk.embedded_text) for chunk in chunks),
         embeddings_fingerprint=embeddings,
         index_fingerprint=index,
         finished_key=finished[Stage.EMBEDDINGS].artefact_key if is_same else None,

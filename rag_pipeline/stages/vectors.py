@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_pipeline.adapters.artefacts import EmbeddedInputs, vectors_from_parquet, vectors_to_parquet
-from rag_pipeline.adapters.postgres.chunk_rows import PaidVector, StoredVectors
+from rag_pipeline.adapters.postgres.chunk_rows import PaidVector, StoredVectors, content_hash
 from rag_pipeline.core.ports import Vectors
 from rag_pipeline.core.work import WorkItem
 from rag_pipeline.errors import MissingArtefactError, RagPipelineError
@@ -19,7 +19,7 @@ batches."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """Vectors by the hash of their text."""
+    """Vectors by `passage_hash` of their text."""
 
     vector_of: Mapping[str, Vectors]
     """Shape (dimensions,) each."""
@@ -33,8 +33,13 @@ class Embedded:
         return next((self.errors[each] for each in hashes if each in self.errors), None)
 
 
+def passage_hash(services: Services, text: str) -> str:
+    """The hash of what is really embedded for a text: with another prefix it is another input."""
+    return content_hash(services.embedder.passage_input(text))
+
+
 def embedded(services: Services, text_of: Mapping[str, str]) -> Embedded:
-    """Vectors for texts (by their hash), from the artefacts or from the embedder.
+    """Vectors for texts (by their `passage_hash`), from the artefacts or from the embedder.
 
     Raises:
         TemporaryError: PostgreSQL or the object store does not answer. What the embedder refuses is in `errors`.

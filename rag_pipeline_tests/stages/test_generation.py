@@ -355,6 +355,14 @@ def test_embedder_that_answers_with_another_size_is_refused_before_anything_is_w
         pytest.param(
             {"next_embedding_model": "loopback", "next_embedding_dimensions": OLD}, "already", id="what answers already"
         ),
+        pytest.param(
+            {
+                **dict.fromkeys(("next_embedding_url", "next_embedding_model", "next_embedding_dimensions")),
+                "next_embedding_passage_prefix": "passage: ",
+            },
+            "without NEXT, then `rag-pipeline reindex --stale`",
+            id="another passage prefix alone",
+        ),
     ],
 )
 def test_move_to_nowhere_is_refused(settings: Settings, changes: dict[str, object], match: str) -> None:

@@ -56,6 +56,27 @@ def test_stale_documents_are_rebuilt_from_the_first_stale_stage_and_unchanged_te
         assert runner.system.embedding.requests == paid  # the texts are short: cut again, they are the same
 
 
+def test_another_passage_prefix_has_everything_embedded_again(settings: Settings) -> None:
+    with running(settings) as runner:
+        documents = ready(runner, 3)
+        embedding = runner.system.embedding
+        sent = {text for request in embedding.received for text in request.texts}
+        embedding.received.clear()
+        with running_system_again(runner, embedding_passage_prefix="passage: ") as changed:
+            assert plan_reindex(changed.services).documents_by_stage == {Stage.EMBEDDINGS: 3, Stage.INDEX_WRITES: 3}
+            assert reindex_stale(changed.services) == 3
+            run_queued(changed)
+            assert {text for request in embedding.received for text in request.texts} == {
+                f"passage: {text}" for text in sent
+            }
+            assert plan_reindex(changed.services).documents == ()
+        paid = embedding.requests
+        assert reindex_stale(runner.services) == 3
+        run_queued(runner)
+        assert embedding.requests == paid, "the vectors without the prefix are kept"
+        assert {runner.now(document).live_version for document in documents} == {3}
+
+
 def test_forced_reindex_does_every_stage_and_the_old_version_answers_meanwhile(runner: Runner) -> None:
     [document] = ready(runner, 1)
     after = runner.system.client.reindex(document.id, force=True)

@@ -73,9 +73,13 @@ class OnnxEmbedder(Embedder):
             provider="onnx", model=f"{self._folder.name}-{digest[:12]}", dimensions=self._dimensions
         )
 
+    def passage_input(self, text: str) -> str:
+        """With the prefix."""
+        return self._passage_prefix + clean_text(text)
+
     def embed_passages(self, texts: Sequence[str]) -> Vectors:
         """One unit row per text."""
-        return self._embed([self._passage_prefix + clean_text(text) for text in texts])
+        return self._embed([self.passage_input(text) for text in texts])
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """One unit row per query."""

@@ -81,6 +81,10 @@ class OpenAICompatibleEmbedder(Embedder):
         """Provider, model, dimensions."""
         return self._identity
 
+    def passage_input(self, text: str) -> str:
+        """With the prefix."""
+        return self._passage_prefix + clean_text(text)
+
     def embed_passages(self, texts: Sequence[str]) -> Vectors:
         """One unit row per text; the first error of any text is raised."""
         return _all_or_raise(self.embed_passages_partial(texts))
@@ -95,7 +99,7 @@ class OpenAICompatibleEmbedder(Embedder):
         A refused batch is halved until the text it was refused for stands alone: about log2(batch size) more requests
         per such text. When the service fails (retries included), the texts that were not sent yet get its error.
         """
-        return self._embed([self._passage_prefix + clean_text(text) for text in texts])
+        return self._embed([self.passage_input(text) for text in texts])
 
     def close(self) -> None:
         """Close the connections."""

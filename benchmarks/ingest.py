@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg2
@@ -136,7 +136,8 @@ def _counts(settings: Settings, *, expected_documents: int) -> dict[str, int]:
         kb = facts.knowledge_bases.active(KB)
         documents = facts.documents.count_by_status(kb.id)
     chunk_rows = _scalar(settings.require_postgres(), "SELECT count(*) FROM chunks")
-    vectors = MilvusIndex.from_settings(settings).count(live[0])
+    with closing(MilvusIndex.from_settings(settings)) as index:
+        vectors = index.count(live[0])
     dagster_url = settings.require_dagster_postgres()
     events = {
         asset: (total, different)

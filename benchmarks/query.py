@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,11 @@ def measure(settings: Settings, chunk_count: int, document_counts: Sequence[int]
     """Fill the index once; for each number of documents write the facts anew and ask."""
     rng = np.random.default_rng(7)
     uri, token = settings.require_milvus()
-    index = MilvusIndex(uri=uri, token=token, query_seconds=PATIENCE_SECONDS, write_seconds=PATIENCE_SECONDS)
+    patience = {"query_seconds": PATIENCE_SECONDS, "write_seconds": PATIENCE_SECONDS}
     vectors = unit_rows(rng, queries)
     texts = [" ".join(f"w{word}" for word in rng.integers(0, VOCABULARY, QUERY_WORDS)) for _ in range(queries)]
     found: dict[str, object] = {"chunks": chunk_count, "queries": queries}
-    with Facts.from_settings(settings) as facts:
+    with Facts.from_settings(settings) as facts, closing(MilvusIndex(uri=uri, token=token, **patience)) as index:
         embedder = PreparedEmbedder(vectors)
         generation = facts.ensure_generation(prefix="bench", embedder=embedder.identity, analyzer=settings.analyzer)
         kb_id = facts.knowledge_bases.create(KB).id

@@ -241,6 +241,10 @@ class VectorIndex(ABC):
     ) -> list[VectorHit]:
         """Best rows by BM25."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Free connections; a later call opens new ones."""
+
 
 class Reranker(ABC):
     """Scores passages by how well they answer a query.

@@ -1,6 +1,7 @@
 """What the stages work with: ports, facts and settings, put together once per process."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -171,9 +172,11 @@ class Services:
 
     def close(self) -> None:
         """Free connections."""
-        for embedder in {id(each.embedder): each.embedder for each in self.configured()}.values():
-            embedder.close()
-        self.facts.close()
+        with ExitStack() as stack:  # one that cannot be closed leaves none of the others open
+            stack.callback(self.facts.close)
+            stack.callback(self.vectors.close)
+            for embedder in {id(each.embedder): each.embedder for each in self.configured()}.values():
+                stack.callback(embedder.close)
 
     def __enter__(self) -> Self:
         return self

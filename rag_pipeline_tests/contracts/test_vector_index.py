@@ -14,7 +14,7 @@ import pytest
 from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.core.analysis import ANALYZER
 from rag_pipeline.core.ports import CollectionGeneration, SearchScope, VectorIndex, VectorRow
-from rag_pipeline.errors import ConfigurationError, InternalError
+from rag_pipeline.errors import ConfigurationError, InternalError, VectorStoreUnavailableError
 from rag_pipeline.settings import Settings
 
 DIMENSIONS = 8
@@ -330,9 +330,42 @@ def test_threads_write_and_search_at_once(index: VectorIndex, generation: Collec
     assert index.count(generation) == 12 * 40
 
 
+def test_a_closed_index_opens_again(servers: Settings, generation: CollectionGeneration) -> None:
+    index = MilvusIndex.from_settings(servers)
+    index.close()
+    for _ in range(2):
+        assert index.exists(generation)
+        index.close()
+
+
 def test_a_collection_exists_from_its_creation_on(index: MilvusIndex, generation: CollectionGeneration) -> None:
     assert index.exists(generation)
     assert not index.exists(make_generation())
+
+
+def test_a_dropped_collection_is_gone_with_its_rows_and_no_other_one(
+    index: VectorIndex, generation: CollectionGeneration
+) -> None:
+    dropped = make_generation()
+    index.drop(dropped)  # a missing one is fine
+    index.ensure(dropped)
+    for each in (dropped, generation):
+        index.upsert(each, [make_row(0, content="apples")])
+        index.flush(each)
+    index.drop(dropped)
+    assert not index.exists(dropped)
+    index.drop(dropped)
+    with pytest.raises(VectorStoreUnavailableError):
+        index.search_text(dropped, "apples", scope=SCOPE, limit=5)
+    assert [hit.chunk_id for hit in index.search_text(generation, "apples", scope=SCOPE, limit=5)] == ["doc_1_0"]
+    index.ensure(dropped)
+    try:
+        assert index.count(dropped) == 0, "under the same name it begins empty"
+        assert index.search_text(dropped, "apples", scope=SCOPE, limit=5) == []
+        index.upsert(dropped, [make_row(1, content="bananas")])
+        assert index.count(dropped) == 1
+    finally:
+        index.drop(dropped)
 
 
 def test_a_scan_gives_every_row_once_in_pages(index: MilvusIndex, generation: CollectionGeneration) -> None:

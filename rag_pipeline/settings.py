@@ -155,6 +155,8 @@ class Settings(BaseSettings):
 
     snapshot_dir: Path | None = None
     """None: `{data_dir}/chunk_snapshots`."""
+    snapshot_prefix: str | None = Field(default=None, pattern=r"^chunk_snapshots(/[A-Za-z0-9._-]+)*/$")
+    """Keep chunk snapshots in the bucket below this prefix, `chunk_snapshots/` or longer, and not in a folder."""
     webserver_port: int = Field(default=3000, ge=0, le=65_535)
     """Dagster UI; the next free port is taken when it is busy."""
     dagster_url: str | None = None

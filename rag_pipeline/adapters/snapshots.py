@@ -39,10 +39,9 @@ class FileSnapshotStore(SnapshotStore):
     def write(self, ref: SnapshotRef, content: Mapping[str, object]) -> str:
         """Write the version's file through a temporary file, and return its path."""
         path = self._version_path(ref)
-        text = json.dumps({**content, VERSION_KEY: ref.version}, ensure_ascii=False, indent=1)
         with _translated(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_durably(path, text.encode("utf-8"))
+            _write_durably(path, snapshot_bytes(ref, content))
         return str(path)
 
     def publish(self, ref: SnapshotRef) -> str:
@@ -98,7 +97,7 @@ class FileSnapshotStore(SnapshotStore):
 
     def delete_knowledge_base(self, kb_id: str) -> int:
         """Remove the knowledge base's folder; a missing one is fine."""
-        folder = self._checked(kb_id)
+        folder = self._root.joinpath(*checked_ids(kb_id))
         with _translated(folder):
             return _remove_folder(folder)
 
@@ -112,26 +111,56 @@ class FileSnapshotStore(SnapshotStore):
                         if file is not None:
                             yield file
 
-    def _folder(self, kb_id: str, document_id: str) -> Path:
-        return self._checked(kb_id, document_id)
+    def is_reachable(self) -> bool:
+        """Whether the root folder is on this machine."""
+        return self._root.is_dir()
 
-    def _checked(self, *ids: str) -> Path:
-        for value in ids:
-            if not _ID.fullmatch(value):
-                raise InternalError(f"id {value!r} cannot be a folder name of the snapshot store")
-        return self._root.joinpath(*ids)
+    def _folder(self, kb_id: str, document_id: str) -> Path:
+        return self._root.joinpath(*checked_ids(kb_id, document_id))
 
     def _version_path(self, ref: SnapshotRef) -> Path:
-        return self._folder(ref.kb_id, ref.document_id) / f"chunks.v{int(ref.version)}.json"
+        return self._folder(ref.kb_id, ref.document_id) / version_name(ref.version)
 
     def _read(self, path: Path, version: int) -> dict[str, object] | None:
         try:
-            content = json.loads(path.read_bytes())
+            return snapshot_of_version(path.read_bytes(), version, where=str(path))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise SnapshotWriteError(f"{path} is damaged; re-run the asset chunk_snapshot") from error
-        return content if isinstance(content, dict) and content.get(VERSION_KEY) == version else None
+
+
+def snapshot_bytes(ref: SnapshotRef, content: Mapping[str, object]) -> bytes:
+    """A snapshot as it is stored: JSON with its version in it."""
+    return json.dumps({**content, VERSION_KEY: ref.version}, ensure_ascii=False, indent=1).encode("utf-8")
+
+
+def snapshot_of_version(stored: bytes, version: int, *, where: str) -> dict[str, object] | None:
+    """What `snapshot_bytes` gave, if it is that version. Raises `SnapshotWriteError` if it is damaged."""
+    try:
+        content = json.loads(stored)
+    except ValueError as error:
+        raise SnapshotWriteError(f"{where} is damaged; re-run the asset chunk_snapshot") from error
+    return content if isinstance(content, dict) and content.get(VERSION_KEY) == version else None
+
+
+def version_name(version: int) -> str:
+    """Name of an unpublished version."""
+    return f"chunks.v{int(version)}.json"
+
+
+def version_of_name(name: str) -> int | None:
+    """The version in the name of an unpublished one, None for the published one. Raises `ValueError`: no snapshot."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(name)
+    return int(found["version"]) if found["version"] else None
+
+
+def checked_ids(*ids: str) -> tuple[str, ...]:
+    """The ids, which become parts of a path or of a key. Raises `InternalError`."""
+    for value in ids:
+        if not _ID.fullmatch(value):
+            raise InternalError(f"id {value!r} cannot be a folder name of the snapshot store")
+    return ids
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -144,17 +173,14 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 
 def _snapshot_file(path: Path) -> SnapshotFile | None:
-    name = _NAME.fullmatch(path.name)
     try:
-        modified = path.stat().st_mtime
-    except FileNotFoundError:
-        return None
-    if name is None:
+        version, modified = version_of_name(path.name), path.stat().st_mtime
+    except (ValueError, FileNotFoundError):
         return None
     return SnapshotFile(
         kb_id=path.parent.parent.name,
         document_id=path.parent.name,
-        version=int(name["version"]) if name["version"] else None,
+        version=version,
         modified_at=datetime.fromtimestamp(modified, UTC),
     )
 

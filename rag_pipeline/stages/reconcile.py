@@ -163,8 +163,9 @@ class _Comparison:
         self._settle_missing_objects(missing)
 
     def _stored_objects(self) -> Iterator[ObjectInfo]:
+        elsewhere = (INBOX, REJECTED, self._services.settings.snapshot_prefix or INBOX)
         for info in self._services.objects.list(""):
-            if not info.key.startswith((INBOX, REJECTED)):
+            if not info.key.startswith(elsewhere):
                 yield info
 
     def _settle_orphaned_objects(self, candidates: list[ObjectInfo]) -> None:
@@ -211,7 +212,7 @@ class _Comparison:
 
     def compare_snapshots(self) -> None:
         """Files of documents or versions that are gone; live versions without one."""
-        if not self._services.settings.snapshots.is_dir():
+        if not self._services.snapshots.is_reachable():
             self.tally.note(f"snapshots were not compared: {self._services.settings.snapshots} is not on this machine")
             return
         for files in _pages(self._services.snapshots.list(), CANDIDATES_PER_LOOK):

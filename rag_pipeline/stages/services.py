@@ -56,6 +56,7 @@ class Services:
         """
         from rag_pipeline.adapters.embedders.factory import create_embedder
         from rag_pipeline.adapters.milvus import MilvusIndex
+        from rag_pipeline.adapters.object_snapshots import ObjectSnapshotStore
         from rag_pipeline.adapters.object_store import MinioObjectStore
         from rag_pipeline.adapters.snapshots import FileSnapshotStore
 
@@ -66,7 +67,9 @@ class Services:
             objects=objects,
             vectors=MilvusIndex.from_settings(settings),
             embedder=create_embedder(settings),
-            snapshots=FileSnapshotStore(settings.snapshots),
+            snapshots=FileSnapshotStore(settings.snapshots)
+            if settings.snapshot_prefix is None
+            else ObjectSnapshotStore(objects, prefix=settings.snapshot_prefix),
             artefacts=ArtefactStore(objects),
         )
         following = settings.next_generation()

@@ -1,25 +1,32 @@
 """The contract of `SnapshotStore`."""
 
-from collections.abc import Callable
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from rag_pipeline.adapters.object_snapshots import ObjectSnapshotStore
+from rag_pipeline.adapters.object_store import MinioObjectStore
 from rag_pipeline.adapters.snapshots import FileSnapshotStore
 from rag_pipeline.core.ports import SnapshotRef, SnapshotStore
 from rag_pipeline.errors import InternalError, SnapshotWriteError
+from rag_pipeline.settings import Settings
 
 FIRST = SnapshotRef(kb_id="kb1", document_id="doc1", version=1)
 SECOND = SnapshotRef(kb_id="kb1", document_id="doc1", version=2)
 OTHER = SnapshotRef(kb_id="kb1", document_id="doc2", version=1)
 
 
-@pytest.fixture(params=[FileSnapshotStore], ids=["files"])
+@pytest.fixture(params=["files", "objects"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
-    make: Callable[[Path], SnapshotStore] = request.param
-    return make(tmp_path / "chunk snapshots")
+    if request.param == "files":
+        return FileSnapshotStore(tmp_path / "chunk snapshots")
+    settings: Settings = request.getfixturevalue("settings")
+    objects = MinioObjectStore.from_settings(settings)
+    objects.ensure_bucket()
+    return ObjectSnapshotStore(objects, prefix=f"snapshots/{uuid.uuid4().hex}/")
 
 
 def content(version: int, text: str = "text") -> dict[str, object]:

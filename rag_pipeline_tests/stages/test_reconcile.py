@@ -267,3 +267,16 @@ def test_deleted_knowledge_base_stays_known(runner: Runner) -> None:
         assert connection.execute(status).scalar_one() == "DELETED"
     runner.services.objects.put(f"kb/{kb.id}/{document.id}/v1/embeddings.a1.parquet", b"late")
     assert_found_and_repaired(runner, "objects", "orphaned")
+
+
+def test_snapshots_in_the_bucket_are_compared_and_left_alone_as_objects(settings: Settings) -> None:
+    with running(settings, snapshot_prefix="chunk_snapshots/") as runner:
+        document = runner.submit("a.txt", "A text.")
+        assert runner.run(document).ready == 1
+        key = f"chunk_snapshots/{document.kb_id}/{document.id}/chunks.json"
+        assert [info.key for info in runner.services.objects.list("chunk_snapshots/")] == [key]
+        assert compare(runner, repair=True).agrees
+        runner.services.objects.delete([key])
+        assert [each.repaired for each in compare(runner, repair=True).drift] == [1]
+        assert compare(runner, repair=False).drift == ()
+        assert runner.services.objects.stat(key) is not None

@@ -60,6 +60,7 @@ class Turn:
     """0-based."""
     question: str
     answer: str
+    """"" if a document that it was made from does not exist any more or may not be seen."""
     kind: AnswerKind
     citations: tuple[Citation, ...]
     """Those of documents that still exist and may be seen."""

@@ -59,7 +59,7 @@ def answer_messages(question: str, context: Context, earlier: Sequence[Turn]) ->
     if spoken.casefold() == LANGUAGE_OF_THE_QUESTION:
         spoken = LANGUAGE_OF_THE_QUESTION
     messages = [ChatMessage(role="system", content=RULES.format(language=spoken))]
-    for turn in earlier[-HISTORY_TURNS:]:
+    for turn in [each for each in earlier if each.answer][-HISTORY_TURNS:]:
         messages.append(ChatMessage(role="user", content=_as_data(turn.question)))
         messages.append(
             ChatMessage(role="assistant", content=_as_data(_without_marks(turn.answer)[:HISTORY_CHARACTERS]))

@@ -1,7 +1,7 @@
 """Rows of conversations: questions, answers, and the evidence of each answer.
 
 Evidence is kept row by row with its document: it goes when the document goes, and is not shown to whom the document is
-not shown.
+not shown. So it is with the answer, which says what its evidence says, whether or not it cites it.
 """
 
 import uuid
@@ -27,6 +27,8 @@ from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.errors import ConfigurationError, ResourceNotFoundError
 
 TITLE_CHARACTERS = 200
+SOURCE_DELETED = "the answer was removed: a document that it was made from has been deleted"
+SOURCE_HIDDEN = "the answer is not shown: a document that it was made from is not there to be seen"
 
 
 class Conversations:
@@ -61,7 +63,8 @@ class Conversations:
 
         Args:
             conversation_id: of the conversation.
-            principals: who looks at it; evidence of documents that they may not see is left out. None: not checked.
+            principals: who looks at it; evidence of documents that they may not see is left out, and answers with such
+                evidence are empty. None: not checked.
 
         Raises:
             ResourceNotFoundError: no such conversation.
@@ -75,7 +78,10 @@ class Conversations:
                 sa.select(conversation_turns).where(of_conversation).order_by(conversation_turns.c.position)
             ).mappings()
             rows = [dict(row) for row in turns]
-            evidence = self._evidence(connection, conversation_id, visible.documents_query())
+            evidence, withheld = self._evidence(connection, conversation_id, visible.documents_query())
+        for row in rows:
+            if row["position"] in withheld:
+                row |= {"answer": "", "notes": [SOURCE_HIDDEN]}
         return [_turn(row, evidence.get(row["position"], ())) for row in rows]
 
     def add(
@@ -90,7 +96,7 @@ class Conversations:
     ) -> int:
         """Append a turn with its evidence and return its position.
 
-        Evidence of documents that have been deleted meanwhile is left out.
+        Evidence of documents that have been deleted meanwhile is left out, and the answer with it.
 
         Raises:
             ResourceNotFoundError: no such conversation.
@@ -120,7 +126,12 @@ class Conversations:
                 }
                 for citation in citations
             ]
-            connection.execute(_ADD_EVIDENCE, {"rows": to_json(rows)})
+            if connection.execute(_ADD_EVIDENCE, {"rows": to_json(rows)}).rowcount < len(rows):
+                _remove_answers(
+                    connection,
+                    conversation_turns.c.conversation_id == conversation_id,
+                    conversation_turns.c.position == position,
+                )
             connection.execute(
                 sa.update(conversations)
                 .where(conversations.c.id == conversation_id)
@@ -161,19 +172,42 @@ class Conversations:
 
     def _evidence(
         self, connection: sa.Connection, conversation_id: str, visible: sa.Select[Any]
-    ) -> dict[int, tuple[Citation, ...]]:
+    ) -> tuple[dict[int, tuple[Citation, ...]], set[int]]:
+        """The visible evidence by the position of its turn, and the turns that have other evidence besides."""
         statement = (
-            sa.select(conversation_evidence.c.position, conversation_evidence.c.citation)
-            .where(
-                conversation_evidence.c.conversation_id == conversation_id,
-                conversation_evidence.c.document_id.in_(visible),
+            sa.select(
+                conversation_evidence.c.position,
+                conversation_evidence.c.citation,
+                conversation_evidence.c.document_id.in_(visible).label("is_visible"),
             )
+            .where(conversation_evidence.c.conversation_id == conversation_id)
             .order_by(conversation_evidence.c.position, conversation_evidence.c.number)
         )
         found: dict[int, tuple[Citation, ...]] = {}
+        withheld: set[int] = set()
         for row in connection.execute(statement):
-            found[row.position] = (*found.get(row.position, ()), _citations().validate_python(row.citation))
-        return found
+            if row.is_visible:
+                found[row.position] = (*found.get(row.position, ()), _citations().validate_python(row.citation))
+            else:
+                withheld.add(row.position)
+        return found, withheld
+
+
+def remove_answers_from(connection: sa.Connection, document_ids: Sequence[str]) -> None:
+    """Remove the answers that were made from documents whose rows are deleted in the same transaction.
+
+    It has locked them, so that no answer from them comes in between.
+    """
+    made_from = sa.select(conversation_evidence.c.conversation_id, conversation_evidence.c.position).where(
+        conversation_evidence.c.document_id.in_(document_ids)
+    )
+    turn = sa.tuple_(conversation_turns.c.conversation_id, conversation_turns.c.position)
+    _remove_answers(connection, turn.in_(made_from))
+
+
+def _remove_answers(connection: sa.Connection, *turns: sa.ColumnElement[bool]) -> None:
+    # Notes may quote the answer.
+    connection.execute(sa.update(conversation_turns).where(*turns).values(answer="", notes=[SOURCE_DELETED]))
 
 
 _VISIBLE = (

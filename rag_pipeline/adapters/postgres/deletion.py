@@ -13,6 +13,7 @@ from rag_pipeline.adapters.postgres.cancellation import (
     locked_groups,
     stop_work,
 )
+from rag_pipeline.adapters.postgres.conversations import remove_answers_from
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import (
     batches,
@@ -152,9 +153,14 @@ class Deletions:
             _add_counts(connection, removed, error=error)
 
     def forget(self, removed: Mapping[str, Counts]) -> None:
-        """Remove the rows of documents of which no store holds anything any more, and finish their records."""
+        """Remove the rows of documents of which no store holds anything any more, and finish their records.
+
+        Answers that were made from them go as well.
+        """
         ids = list(removed)
+        deleted = sa.select(documents.c.id).where(documents.c.id.in_(ids), documents.c.status == Status.DELETING)
         with transaction(self._engine) as connection:
+            gone = connection.execute(deleted.with_for_update()).scalars().all()
             rows = connection.execute(
                 sa.select(chunks.c.document_id, sa.func.count().label("rows"))
                 .where(chunks.c.document_id.in_(ids))
@@ -166,9 +172,8 @@ class Deletions:
                 for each, counts in removed.items()
             }
             _add_counts(connection, complete, error=None)
-            connection.execute(
-                sa.delete(documents).where(documents.c.id.in_(ids), documents.c.status == Status.DELETING)
-            )
+            remove_answers_from(connection, gone)
+            connection.execute(sa.delete(documents).where(documents.c.id.in_(gone)))
             connection.execute(
                 sa.update(deletions).where(deletions.c.target_id.in_(ids)).values(finished_at=sa.func.now())
             )

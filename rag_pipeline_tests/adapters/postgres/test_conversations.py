@@ -1,26 +1,27 @@
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
-from rag_pipeline.adapters.postgres.conversations import TITLE_CHARACTERS, Conversations
+from rag_pipeline.adapters.postgres.conversations import SOURCE_DELETED, SOURCE_HIDDEN, TITLE_CHARACTERS, Conversations
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.schema import (
     conversation_evidence,
     conversation_turns,
     conversations,
     document_versions,
-    documents,
     knowledge_bases,
 )
 from rag_pipeline.core.answers import Citation
-from rag_pipeline.core.documents import Document, KnowledgeBase, Status
+from rag_pipeline.core.documents import Document, KnowledgeBase
 from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.passages import StoredImage
 from rag_pipeline.core.quotes import Quote
 from rag_pipeline.errors import ConfigurationError, ResourceNotFoundError
-from rag_pipeline_tests.adapters.postgres.rows import make_ready, register, set_status
+from rag_pipeline_tests.adapters.postgres.rows import make_ready, register
+
+ANSWER = "400 [source 1]"
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def add(
     store: Conversations, conversation_id: str, *citations: Citation, question: str = "What is the deposit?"
 ) -> int:
     return store.add(
-        conversation_id, question=question, answer="400 [source 1]", kind="generated", citations=citations, notes=["n"]
+        conversation_id, question=question, answer=ANSWER, kind="generated", citations=citations, notes=["n"]
     )
 
 
@@ -80,7 +81,7 @@ def test_a_turn_comes_back_with_its_evidence(store: Conversations, document: Doc
     assert first.citations == (citation(document), citation(document, 2))
     assert (first.question, first.answer, first.kind, first.notes) == (
         "What is the deposit?",
-        "400 [source 1]",
+        ANSWER,
         "generated",
         ("n",),
     )
@@ -106,17 +107,56 @@ def test_the_last_used_comes_first(store: Conversations) -> None:
         store.list("handbook", page=0)
 
 
-def test_evidence_goes_with_its_document(store: Conversations, facts: Facts, document: Document) -> None:
+def test_evidence_goes_with_its_document_and_so_do_answers_from_it(
+    store: Conversations, facts: Facts, kb: KnowledgeBase, document: Document
+) -> None:
+    other = make_ready(facts, register(facts, kb, "b.pdf"))
     conversation = store.create("handbook")
+    add(store, conversation.id, citation(document), citation(other, 2))
+    add(store, conversation.id, citation(other))
+    facts.deletions.delete_document(document.id, reason=None)
+    hidden, kept = store.turns(conversation.id)
+    assert (hidden.answer, hidden.notes, hidden.citations) == ("", (SOURCE_HIDDEN,), (citation(other, 2),))
+    assert (kept.answer, kept.notes, kept.citations) == (ANSWER, ("n",), (citation(other),))
+    facts.deletions.forget({document.id: {}})
+    with facts.engine.connect() as connection:
+        turns = connection.execute(sa.select(conversation_turns).order_by(conversation_turns.c.position)).all()
+        evidence = connection.execute(sa.select(conversation_evidence.c.document_id)).scalars().all()
+    assert [(turn.answer, turn.notes) for turn in turns] == [("", [SOURCE_DELETED]), (ANSWER, ["n"])]
+    assert evidence == [other.id, other.id]
+    assert [turn.question for turn in store.turns(conversation.id)] == ["What is the deposit?"] * 2
+
+
+def test_answer_from_a_document_that_was_deleted_meanwhile_is_not_kept(
+    store: Conversations, facts: Facts, document: Document
+) -> None:
+    conversation = store.create("handbook")
+    facts.deletions.delete_document(document.id, reason=None)
+    facts.deletions.forget({document.id: {}})
     add(store, conversation.id, citation(document))
-    set_status(facts, document, Status.DELETING)
-    assert store.turns(conversation.id)[0].citations == ()
-    with facts.engine.begin() as connection:
-        connection.execute(sa.delete(documents))
-        assert connection.execute(sa.select(sa.func.count()).select_from(conversation_evidence)).scalar() == 0
-    assert store.turns(conversation.id)[0].answer == "400 [source 1]"
-    add(store, conversation.id, citation(document))
-    assert store.turns(conversation.id)[1].citations == ()
+    (turn,) = store.turns(conversation.id)
+    assert (turn.answer, turn.notes, turn.citations) == ("", (SOURCE_DELETED,), ())
+
+
+def test_answer_that_comes_in_while_its_document_is_removed_is_not_kept(
+    store: Conversations, facts: Facts, document: Document
+) -> None:
+    conversation = store.create("handbook")
+    facts.deletions.delete_document(document.id, reason=None)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        futures: list[Future[int]] = []
+
+        @sa.event.listens_for(facts.engine, "before_cursor_execute")
+        def before(_: object, __: object, statement: str, *___: object) -> None:
+            if statement.startswith("DELETE FROM documents") and not futures:
+                futures.append(pool.submit(add, store, conversation.id, citation(document)))
+                with pytest.raises(TimeoutError):
+                    futures[0].result(timeout=0.5)
+
+        facts.deletions.forget({document.id: {}})
+        futures[0].result()
+    (turn,) = store.turns(conversation.id)
+    assert (turn.answer, turn.notes) == ("", (SOURCE_DELETED,))
 
 
 def test_evidence_is_shown_to_whom_the_document_is_shown(
@@ -126,9 +166,10 @@ def test_evidence_is_shown_to_whom_the_document_is_shown(
     add(store, conversation.id, citation(document))
     with facts.engine.begin() as connection:
         connection.execute(sa.update(document_versions).values(metadata={"allowed_to": ["alice"]}))
-    assert len(store.turns(conversation.id, principals=["alice"])[0].citations) == 1
-    assert store.turns(conversation.id, principals=["bob"])[0].citations == ()
-    assert len(store.turns(conversation.id)[0].citations) == 1
+    for principals, is_shown in ((["alice"], True), (["bob"], False), (None, True)):
+        (turn,) = store.turns(conversation.id, principals=principals)
+        assert len(turn.citations) == (1 if is_shown else 0)
+        assert (turn.answer, turn.notes) == ((ANSWER, ("n",)) if is_shown else ("", (SOURCE_HIDDEN,)))
 
 
 def test_evidence_of_another_knowledge_base_is_not_shown(

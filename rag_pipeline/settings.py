@@ -137,8 +137,8 @@ class Settings(BaseSettings):
     batch_max_bytes: int = Field(default=64_000_000, gt=0)
     batch_max_pages: int = Field(default=2_000, gt=0)
     """Estimated pages of a batch (25 kB of PDF count as one page until it is parsed)."""
-    batch_max_queued: int = Field(default=8, gt=0)
-    """Batches that wait for a run before no more are made: twice the concurrent runs or more keep them busy."""
+    batch_max_queued: int = Field(default=2, gt=0)
+    """Batches that wait for a run before no more are made: documents that come meanwhile share the next ones."""
     inbox_max_files: int = Field(default=200, gt=0)
     """Files registered from the inbox per sensor tick."""
     inbox_max_bytes: int = Field(default=256_000_000, gt=0)

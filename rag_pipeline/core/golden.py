@@ -7,7 +7,8 @@ from typing import Literal
 
 Leg = Literal["dense", "bm25", "hybrid"]
 LEGS: tuple[Leg, ...] = ("dense", "bm25", "hybrid")
-JUDGED = ("ndcg@10", "recall@10")
+MEASURES = ("ndcg@10", "recall@10", "hit@1", "answer_hit@1", "answer_hit@10")
+JUDGED = MEASURES[:2]
 """Measures that must not fall; the others are for people: one question more or less moves a hit@1 a lot."""
 ROUNDING = 1e-6
 """A fall that is larger than allowed by less than this comes from the arithmetic of floating point numbers."""

@@ -17,7 +17,7 @@ from rag_pipeline.adapters.postgres.json_rows import to_json
 from rag_pipeline.adapters.postgres.knowledge_bases import active_knowledge_base
 from rag_pipeline.adapters.postgres.schema import documents, golden_results, golden_sets, knowledge_bases
 from rag_pipeline.core.documents import Status
-from rag_pipeline.core.golden import Figures, GoldenQuestion, GoldenResult, GoldenSet
+from rag_pipeline.core.golden import LEGS, MEASURES, Figures, GoldenQuestion, GoldenResult, GoldenSet
 from rag_pipeline.core.partitions import has_control_characters
 
 _ACTIVE_SETS = (
@@ -175,8 +175,13 @@ def _golden_set(row: Mapping[Any, Any]) -> GoldenSet:
 
 
 def _golden_result(row: Mapping[Any, Any]) -> GoldenResult:
+    figures = row["figures"]  # `jsonb` keeps no order
     return GoldenResult(
-        figures=row["figures"],
+        figures={
+            leg: {measure: figures[leg][measure] for measure in MEASURES if measure in figures[leg]}
+            for leg in LEGS
+            if leg in figures
+        },
         missing=tuple(row["missing"]),
         collection=row["collection"],
         embedder=row["embedder"],

@@ -33,6 +33,7 @@ class Citation:
     start: int
     """Character offset of the passage in the document's text."""
     end: int
+    """Of what the model saw of it; pages and location too."""
     is_cited: bool
     """Whether the answer refers to it; the others were in the context and not used."""
     images: tuple[StoredImage, ...] = ()

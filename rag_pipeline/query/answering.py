@@ -21,7 +21,7 @@ from rag_pipeline.query.answers import Answer
 from rag_pipeline.query.extractive import extractive_answer
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.prompts import answer_messages, no_evidence_answer
-from rag_pipeline.query.results import Degradation, RetrievalResult, RetrievalRun
+from rag_pipeline.query.results import Degradation, RetrievalResult, RetrievalRun, beginning_of
 from rag_pipeline.query.retriever import Retriever
 from rag_pipeline.query.verification import with_quotes
 
@@ -283,7 +283,8 @@ def _context_passage(result: RetrievalResult, images: tuple[StoredImage, ...]) -
     return ContextPassage(document=result.source_path, location=_location(result), content=result.text, images=images)
 
 
-def _citation(result: RetrievalResult, source: ContextSource, images: Sequence[StoredImage]) -> Citation:
+def _citation(whole: RetrievalResult, source: ContextSource, images: Sequence[StoredImage]) -> Citation:
+    result = beginning_of(whole, source.characters)  # what the context had no room for is not cited
     return Citation(
         number=source.number,
         kb_id=result.kb_id,
@@ -296,11 +297,11 @@ def _citation(result: RetrievalResult, source: ContextSource, images: Sequence[S
         page_end=result.page_end,
         heading_path=result.heading_path,
         location=_location(result),
-        text=result.text[: source.characters],
+        text=result.text,
         start=result.start,
         end=result.end,
         is_cited=False,
-        images=tuple(image for image in images if image.id in source.image_ids),
+        images=tuple(image for image in images if image.id in source.image_ids and is_beside(image, result)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rag_pipeline.core.passages import StoredChunk
-from rag_pipeline.query.results import Candidate, RetrievalResult, result_of
+from rag_pipeline.query.results import Candidate, Part, RetrievalResult, result_of
 
 GAP = "\n\n"
 """Between chunks whose spans do not touch: the characters between them (white space, Markdown marks) are not stored."""
@@ -56,21 +56,34 @@ def expand(
     return tuple(_result(rank, window) for rank, window in enumerate(windows, start=1))
 
 
-def joined_text(chunks: Sequence[StoredChunk]) -> str:
-    """The text of neighbouring chunks, with what they overlap given once.
+def joined(chunks: Sequence[StoredChunk]) -> tuple[str, tuple[Part, ...]]:
+    """The text of neighbouring chunks, with what they overlap given once, and where it comes from.
 
     A chunk's text ends with its own span of the document; what stands before it there is a repeated table header.
     """
     text, end = "", None
+    parts: list[Part] = []
     for chunk in chunks:
-        if end is None:
-            text = chunk.text
-        elif chunk.start > end:
-            text += GAP + chunk.text
-        elif chunk.end > end:
-            text += chunk.text[len(chunk.text) - (chunk.end - end) :]
+        start, given = chunk.start, chunk.text
+        if end is not None and start > end:
+            text += GAP
+        elif end is not None:
+            start = end
+            given = chunk.text[len(chunk.text) - max(chunk.end - end, 0) :]
+        if given:
+            parts.append(
+                Part(
+                    begin=len(text),
+                    until=len(text) + len(given),
+                    start=start,
+                    end=chunk.end,
+                    page=chunk.page,
+                    page_end=chunk.page_end,
+                )
+            )
+        text += given
         end = max(chunk.end, end or 0)
-    return text
+    return text, tuple(parts)
 
 
 def _grow(
@@ -106,10 +119,11 @@ def _result(rank: int, window: _Window) -> RetrievalResult:
     matches = tuple(window.matches)
     if len(chunks) == 1:
         return replace(hit, matches=matches)
+    text, parts = joined(chunks)
     pages = [page for chunk in chunks for page in (chunk.page, chunk.page_end) if page is not None]
     return replace(
         hit,
-        text=joined_text(chunks),
+        text=text,
         start=min(chunk.start for chunk in chunks),
         end=max(chunk.end for chunk in chunks),
         heading_path=_common_path([chunk.heading_path for chunk in chunks]),
@@ -117,6 +131,7 @@ def _result(rank: int, window: _Window) -> RetrievalResult:
         page_end=max(pages) if pages else None,
         is_expanded=True,
         matches=matches,
+        parts=parts,
     )
 
 

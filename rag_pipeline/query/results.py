@@ -1,12 +1,27 @@
 """What a search gives: passages with where they come from, and the trace of how they were found."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rag_pipeline.core.passages import StoredChunk
 
 Step = Literal["scope", "rewrite", "recall", "readiness", "rerank", "expansion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one chunk gives to the text of a passage."""
+
+    begin: int
+    """Position of its first character in the passage's text."""
+    until: int
+    """Behind its last."""
+    start: int
+    """Character offset in the document's text; a table header that is repeated before it has none."""
+    end: int
+    page: int | None
+    page_end: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +56,8 @@ class RetrievalResult:
     is_expanded: bool = False
     matches: tuple[str, ...] = ()
     """Ids of the found chunks that the passage covers, best first; the first is `chunk_id`."""
+    parts: tuple[Part, ...] = ()
+    """Where its text comes from, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +162,41 @@ def result_of(rank: int, candidate: Candidate) -> RetrievalResult:
         metadata=chunk.metadata,
         rerank_score=candidate.rerank_score,
         matches=(chunk.chunk_id,),
+        parts=(
+            Part(
+                begin=0,
+                until=len(chunk.text),
+                start=chunk.start,
+                end=chunk.end,
+                page=chunk.page,
+                page_end=chunk.page_end,
+            ),
+        ),
+    )
+
+
+def beginning_of(result: RetrievalResult, characters: int) -> RetrievalResult:
+    """A passage of which only the beginning was read, as if there were no more: text, end and pages.
+
+    Of a chunk that is cut on a later page than it begins, all pages count: where they part is not known here.
+    """
+    if characters >= len(result.text):
+        return result
+    seen = [part for part in result.parts if part.begin < characters]
+    if not seen:
+        return replace(result, text=result.text[:characters])
+    last = seen[-1]
+    if last.until > characters:
+        end = max(last.end - (last.until - characters), last.start)
+        last = seen[-1] = replace(last, until=characters, end=end)
+    pages = [page for part in seen for page in (part.page, part.page_end) if page is not None]
+    return replace(
+        result,
+        text=result.text[:characters],
+        end=last.end,
+        page=min(pages, default=None),
+        page_end=max(pages, default=None),
+        parts=tuple(seen),
     )
 
 

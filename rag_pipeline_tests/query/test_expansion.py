@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 from rag_pipeline.core.passages import StoredChunk
-from rag_pipeline.query.expansion import expand, joined_text
-from rag_pipeline.query.results import Candidate, RetrievalResult
+from rag_pipeline.query.expansion import expand, joined
+from rag_pipeline.query.results import Candidate, RetrievalResult, beginning_of, result_of
 
 TEXT = "".join(f"Sentence number {number:02d} of the text. " for number in range(40))
 WORDS = 32
@@ -53,13 +53,39 @@ def test_a_hit_becomes_its_section_with_the_locators_of_all() -> None:
 
 def test_what_chunks_share_is_given_once() -> None:
     section = [chunk(index, size=4, overlap=1) for index in range(5)]
-    assert joined_text(section) == TEXT[: section[-1].end]
+    text, parts = joined(section)
+    assert text == TEXT[: section[-1].end]
+    assert [(part.begin, part.until) for part in parts] == [(part.start, part.end) for part in parts]
+    assert [part.end for part in parts] == [each.end for each in section]
 
 
 def test_a_repeated_header_is_given_once() -> None:
     first, second = chunk(0), chunk(1)
     second = replace(second, text="| header |\n" + second.text, start=first.end - 5)
-    assert joined_text([first, second]) == first.text + second.text[-(second.end - first.end) :]
+    text, parts = joined([first, second])
+    assert text == first.text + second.text[-(second.end - first.end) :]
+    assert [(part.start, part.end) for part in parts] == [(first.start, first.end), (first.end, second.end)]
+
+
+def test_the_beginning_of_a_passage_ends_where_its_text_ends() -> None:
+    section = [chunk(index) for index in range(4)]
+    (result,) = run([section[1]], section)
+    for characters in range(1, len(result.text) + 10):
+        seen = beginning_of(result, characters)
+        assert seen.text == result.text[:characters]
+        shown = seen.text.removesuffix("\n").removesuffix("\n")
+        assert TEXT[seen.parts[-1].start : seen.end] == shown[seen.parts[-1].begin :]
+        page = sum(each.start < seen.end for each in section)
+        assert (seen.start, seen.page, seen.page_end) == (result.start, 1, page)
+    assert beginning_of(result, len(result.text)) == result
+
+
+def test_the_beginning_of_a_passage_within_a_repeated_header_has_nothing_of_the_document() -> None:
+    hit = chunk(1)
+    hit = replace(hit, text="| header |\n" + hit.text)
+    result = result_of(1, candidates(hit)[0])
+    assert (beginning_of(result, 5).start, beginning_of(result, 5).end) == (hit.start, hit.start)
+    assert beginning_of(result, len("| header |\n") + 8).end == hit.start + 8
 
 
 def test_hits_of_one_section_become_one_result() -> None:

@@ -161,7 +161,7 @@ class RagClient:
 
         Raises:
             ResourceNotFoundError: no such knowledge base.
-            ConfigurationError: no such status.
+            ConfigurationError: no such status, or a page or size below 1.
         """
         try:
             wanted = Status(status.upper()) if status else None

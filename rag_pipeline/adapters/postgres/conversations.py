@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.json_rows import to_json
+from rag_pipeline.adapters.postgres.paging import page_of
 from rag_pipeline.adapters.postgres.passages import Passages
 from rag_pipeline.adapters.postgres.schema import (
     conversation_evidence,
@@ -24,7 +25,7 @@ from rag_pipeline.adapters.postgres.schema import (
 from rag_pipeline.core.answers import AnswerKind, Citation, Conversation, Turn
 from rag_pipeline.core.filters import DocumentScope
 from rag_pipeline.core.parsed_document import clean_text
-from rag_pipeline.errors import ConfigurationError, ResourceNotFoundError
+from rag_pipeline.errors import ResourceNotFoundError
 
 TITLE_CHARACTERS = 200
 SOURCE_DELETED = "the answer was removed: a document that it was made from has been deleted"
@@ -149,15 +150,15 @@ class Conversations:
             connection.execute(sa.delete(conversations).where(conversations.c.id == conversation_id))
 
     def list(self, kb: str, *, page: int = 1, page_size: int = 20) -> list[Conversation]:
-        """One page of a knowledge base's conversations, the last used first."""
-        if page < 1 or page_size < 1:
-            raise ConfigurationError(f"page={page}, page_size={page_size}: both begin at 1")
-        statement = (
-            _VISIBLE.where(knowledge_bases.c.name == clean_text(kb))
-            .order_by(conversations.c.updated_at.desc(), conversations.c.id)
-            .limit(page_size)
-            .offset((page - 1) * page_size)
+        """One page of a knowledge base's conversations, the last used first.
+
+        Raises:
+            ConfigurationError: there is no such page.
+        """
+        statement = _VISIBLE.where(knowledge_bases.c.name == clean_text(kb)).order_by(
+            conversations.c.updated_at.desc(), conversations.c.id
         )
+        statement = page_of(statement, page=page, page_size=page_size)
         with transaction(self._engine) as connection:
             return [Conversation(**row) for row in connection.execute(statement).mappings()]
 

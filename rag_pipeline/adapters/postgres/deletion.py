@@ -15,6 +15,7 @@ from rag_pipeline.adapters.postgres.cancellation import (
 )
 from rag_pipeline.adapters.postgres.conversations import remove_answers_from
 from rag_pipeline.adapters.postgres.engine import transaction
+from rag_pipeline.adapters.postgres.paging import page_of
 from rag_pipeline.adapters.postgres.schema import (
     batches,
     chunks,
@@ -239,8 +240,8 @@ class Deletions:
         return None if row is None else _deletion(row)
 
     def list(self, *, only_unfinished: bool, limit: int) -> list[Deletion]:
-        """Records, newest first."""
-        statement = sa.select(deletions).order_by(deletions.c.requested_at.desc()).limit(limit)
+        """Records, newest first. Raises `ConfigurationError` for a limit below 1."""
+        statement = page_of(sa.select(deletions).order_by(deletions.c.requested_at.desc()), page_size=limit)
         if only_unfinished:
             statement = statement.where(deletions.c.finished_at.is_(None))
         with transaction(self._engine) as connection:

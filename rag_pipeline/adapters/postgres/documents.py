@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.live_generation import hold_live
+from rag_pipeline.adapters.postgres.paging import page_of
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases, stage_artefacts
 from rag_pipeline.adapters.postgres.versions import is_in, make_live
 from rag_pipeline.core.documents import (
@@ -154,14 +155,14 @@ class Documents:
         return found[0]
 
     def list(self, kb_id: str, *, status: Status | None = None, page: int = 1, page_size: int = 20) -> list[Document]:
-        """One page of a knowledge base's documents, oldest first."""
+        """One page of a knowledge base's documents, oldest first. Raises `ConfigurationError` for no such page."""
         statement = _VISIBLE.where(documents.c.kb_id == kb_id)
         if status is not None:
             statement = statement.where(documents.c.status == status)
         statement = statement.order_by(documents.c.created_at, documents.c.id)
+        statement = page_of(statement, page=page, page_size=page_size)
         with transaction(self._engine) as connection:
-            rows = connection.execute(statement.limit(page_size).offset((page - 1) * page_size)).mappings()
-            return [_document(row) for row in rows]
+            return [_document(row) for row in connection.execute(statement).mappings()]
 
     def count_by_status(self, kb_id: str) -> dict[Status, int]:
         """How many documents of a knowledge base are in each status."""

@@ -2,6 +2,7 @@ import pytest
 
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.core.documents import SHORTEST_ID, KnowledgeBase
+from rag_pipeline.errors import ConfigurationError
 from rag_pipeline_tests.adapters.postgres.rows import register
 
 
@@ -32,6 +33,13 @@ def test_a_few_digits_are_the_name_of_no_deleted_thing(facts: Facts, kb: Knowled
     facts.deletions.delete_knowledge_base(kb.id, reason=None)
     assert facts.deletions.find(document_id[:digits], kind="document") is None
     assert facts.deletions.find(kb.id[:digits], kind="knowledge_base") is None
+
+
+def test_a_list_of_records_has_a_length(facts: Facts, kb: KnowledgeBase) -> None:
+    forgotten(facts, kb, "a.txt")
+    assert len(facts.deletions.list(only_unfinished=False, limit=1)) == 1
+    with pytest.raises(ConfigurationError, match="page_size=-1"):
+        facts.deletions.list(only_unfinished=False, limit=-1)
 
 
 def test_what_no_name_holds_finds_no_record(facts: Facts, kb: KnowledgeBase) -> None:

@@ -242,6 +242,12 @@ def test_listing_by_page_and_status(facts: Facts, kb: KnowledgeBase) -> None:
     assert [each.id for each in facts.documents.many(ids)] == [found[3].id, found[0].id]
 
 
+@pytest.mark.parametrize(("page", "page_size"), [(0, 1), (-1, 1), (1, 0), (1, -1), (10**30, 1)])
+def test_there_is_no_such_page(facts: Facts, kb: KnowledgeBase, page: int, page_size: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"page={page}, page_size={page_size}"):
+        facts.documents.list(kb.id, page=page, page_size=page_size)
+
+
 def test_find_by_id_partition_key_or_path(facts: Facts, kb: KnowledgeBase) -> None:
     document = register(facts, kb, "docs/a_b.txt")
     register(facts, kb, "docs/axb.txt")

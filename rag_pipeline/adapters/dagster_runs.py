@@ -35,21 +35,20 @@ class DagsterRuns:
             return []
         try:
             run_ids = list(_run_ids(url, batches))
-            answer = _ask(url, _TERMINATE, runIds=run_ids)["terminateRuns"] if run_ids else {}
-        except (httpx.HTTPError, _RefusedError) as error:
+            answer = _ask(url, _TERMINATE, "terminateRuns", runIds=run_ids) if run_ids else {}
+        except (httpx.HTTPError, httpx.InvalidURL, _RefusedError) as error:
             logger.warning("Dagster at %s ended no runs (they notice by themselves): %s", url, error)
             return []
-        results = answer.get("terminateRunResults", [])
+        results = answer.get("terminateRunResults") or []
         return [each["run"]["runId"] for each in results if each["__typename"] == "TerminateRunSuccess"]
 
     def _url(self) -> str | None:
         if self._settings.dagster_url is not None:
             return self._settings.dagster_url.rstrip("/")
         try:
-            record = json.loads((self._settings.data_dir / "servers" / "dagster.json").read_text())
-        except (FileNotFoundError, PermissionError):
-            return None
-        return str(record["url"])
+            return str(json.loads((self._settings.data_dir / "servers" / "dagster.json").read_text())["url"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # nothing runs, or its record is not written to the end: nothing to tell it
 
 
 def _run_ids(url: str, batches: Sequence[AbandonedBatch]) -> Iterator[str]:
@@ -58,22 +57,27 @@ def _run_ids(url: str, batches: Sequence[AbandonedBatch]) -> Iterator[str]:
             yield batch.run_id
             continue
         tags = [{"key": _BATCH_TAG, "value": batch.batch_id}]
-        found = _ask(url, _RUNS, filter={"tags": tags})["runsOrError"]
-        yield from (run["runId"] for run in found.get("results", []))
+        found = _ask(url, _RUNS, "runsOrError", filter={"tags": tags})
+        yield from (run["runId"] for run in found.get("results") or [])
 
 
-def _ask(url: str, query: str, **variables: object) -> dict[str, Any]:
+def _ask(url: str, query: str, field: str, **variables: object) -> dict[str, Any]:
+    """What the query gives for its one field."""
     content = {"query": query, "variables": variables}
     answer = httpx.post(f"{url}/graphql", json=content, timeout=TIMEOUT_SECONDS, trust_env=False)
     answer.raise_for_status()
-    found = answer.json()
-    if found.get("errors"):
-        raise _RefusedError(found["errors"][0].get("message", "GraphQL error"))
-    return dict(found["data"])
+    try:
+        found = answer.json()
+        if not found.get("errors"):
+            return dict(found["data"][field])
+        reason = str(found["errors"][0].get("message", "GraphQL error"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _RefusedError(f"its answer is not that of Dagster: {answer.text[:100]!r}") from error
+    raise _RefusedError(reason)
 
 
 class _RefusedError(Exception):
-    """GraphQL answered with an error."""
+    """GraphQL answered with an error, or something else answered."""
 
 
 _RUNS = """

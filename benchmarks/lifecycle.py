@@ -81,15 +81,14 @@ def main() -> None:
 def retry(folder: Path, documents: int, embedding: EmbeddingServer, _: ProcessTree) -> dict[str, object]:
     """Half of the documents, every second one, fail in an outage; the same number in one row fails as well."""
     half = documents // 2
-    # Retried by itself, a part of them would be READY before all are asked for.
-    with running(folder, embedding, retry_base_seconds=3_600.0) as bench:
+    with running(folder, embedding) as bench:
         found = {}
         for name, count, step in (("scattered", documents, 2), ("contiguous", half, 1)):
             source = folder / name
             source.mkdir()
             for number in range(count):
                 text = f"{name} {number} speaks of pump {number} and its filter. " * 20
-                (source / f"{number:05d}.txt").write_text((f"{POISON} " if number % step == 0 else "") + text)
+                (source / f"{name}-{number:05d}.txt").write_text((f"{POISON} " if number % step == 0 else "") + text)
             submitted = bench.client.submit_many(KB, [source])
             done = bench.settle([each.document for each in submitted if each.document])
             failed = [document for document in done if document.status is Status.FAILED]

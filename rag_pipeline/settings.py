@@ -132,6 +132,8 @@ class Settings(BaseSettings):
     parse_memory_bytes: int = Field(default=1_500_000_000, gt=0)
     parse_max_pages: int = Field(default=10_000, gt=0)
     parse_max_expanded_bytes: int = Field(default=1_000_000_000, gt=0)
+    parse_max_text_characters: int = Field(default=50_000_000, gt=0)
+    """Of the text of one file."""
 
     batch_max_documents: int = Field(default=256, gt=0)
     batch_max_bytes: int = Field(default=64_000_000, gt=0)

@@ -92,16 +92,12 @@ def _parsed(
     files: Sequence[Path], settings: Settings, password: str | None
 ) -> Iterator[tuple[Path, ParseOutcome, ParsedDocument | None]]:
     """Outcomes in the order of the files; files are parsed at the same time, in processes under limits."""
-    from rag_pipeline.core.ports import ParseLimits, ParseRequest
+    from rag_pipeline.core.ports import ParseRequest
+    from rag_pipeline.parsing.limits import limits_of
     from rag_pipeline.parsing.pool import ParserPool
     from rag_pipeline.parsing.serialization import read_document
 
-    limits = ParseLimits(
-        seconds=settings.parse_timeout_seconds,
-        memory_bytes=settings.parse_memory_bytes,
-        max_pages=settings.parse_max_pages,
-        max_expanded_bytes=settings.parse_max_expanded_bytes,
-    )
+    limits = limits_of(settings)
     requests = [
         (str(number), ParseRequest(path=path, file_name=path.name, password=password, limits=limits))
         for number, path in enumerate(files)

@@ -105,7 +105,7 @@ def too_many_characters(characters: int, limits: ParseLimits) -> DocumentTooLarg
     """The error for a text over the limit."""
     return DocumentTooLargeError(
         f"the text has at least {characters:,} characters, the limit is {limits.max_text_characters:,}: "
-        "split the file into several"
+        "split the file, or raise RAG_PARSE_MAX_TEXT_CHARACTERS"
     )
 
 

@@ -125,7 +125,7 @@ def parse_file(request: ParseRequest) -> ParsedDocument:
     if len(document.text) > request.limits.max_text_characters:
         raise DocumentTooLargeError(
             f"the text has {len(document.text):,} characters, the limit is {request.limits.max_text_characters:,}: "
-            "split the file into several"
+            "split the file, or raise RAG_PARSE_MAX_TEXT_CHARACTERS"
         )
     return document
 

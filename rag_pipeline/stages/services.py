@@ -16,6 +16,7 @@ from rag_pipeline.core.fingerprints import StageVersion, stage_fingerprints
 from rag_pipeline.core.ports import CollectionGeneration, Embedder, ObjectStore, ParseLimits, SnapshotStore, VectorIndex
 from rag_pipeline.core.work import WorkItem
 from rag_pipeline.errors import ConfigurationError, GenerationSwitchedError, UnsupportedFormatError
+from rag_pipeline.parsing.limits import limits_of
 from rag_pipeline.parsing.registry import resolve
 from rag_pipeline.settings import Settings
 
@@ -156,13 +157,7 @@ class Services:
     @property
     def parse_limits(self) -> ParseLimits:
         """What one file may cost."""
-        settings = self.settings
-        return ParseLimits(
-            seconds=settings.parse_timeout_seconds,
-            memory_bytes=settings.parse_memory_bytes,
-            max_pages=settings.parse_max_pages,
-            max_expanded_bytes=settings.parse_max_expanded_bytes,
-        )
+        return limits_of(self.settings)
 
     def fingerprints(self, item: WorkItem) -> dict[Stage, str]:
         """Fingerprints of every stage of the item's version under the present code and configuration."""

@@ -315,7 +315,10 @@ def corrupt(file_name: str) -> CorruptDocumentError:
 
 def encrypted(file_name: str) -> EncryptedDocumentError:
     """The error for a password-protected file."""
-    return EncryptedDocumentError(f"{file_name} is protected by a password; remove the protection and submit it again")
+    return EncryptedDocumentError(
+        f"{file_name} is encrypted: open it in its own program, remove the password or copy protection, and submit it "
+        "again"
+    )
 
 
 def too_large(file_name: str, limit: int) -> DocumentTooLargeError:

@@ -55,7 +55,8 @@ def _open(path: Path, password: str | None) -> OpenedDocument:
         wrong_password = error.err_code == pdfium_c.FPDF_ERR_PASSWORD and _contains(path, b"/Encrypt")
     if wrong_password and password is None:
         raise EncryptedDocumentError(
-            "the PDF is encrypted and needs a password: give the password, or save the file without protection"
+            "the PDF is encrypted: remove the password and submit it again, e.g. "
+            "`qpdf --decrypt --password=... locked.pdf open.pdf` (`rag-pipeline inspect` takes --password)"
         )
     if wrong_password:
         raise EncryptedDocumentError("the password does not open the encrypted PDF: give the right password")

@@ -166,7 +166,9 @@ def test_a_file_whose_end_is_cut_off_is_repaired_with_a_warning(parse: Parse) ->
         pytest.param(b"%PDF-1.7\nnothing", CorruptDocumentError, "damaged beyond repair", id="only a header"),
         pytest.param(b"<html></html>", CorruptDocumentError, "not a PDF", id="not a PDF"),
         pytest.param(pdf(), CorruptDocumentError, "damaged", id="no pages"),
-        pytest.param(pdf(Page(), password="harbour"), EncryptedDocumentError, "give the password", id="locked"),
+        pytest.param(
+            pdf(Page(), password="harbour"), EncryptedDocumentError, "remove the password and submit", id="locked"
+        ),
     ],
 )
 def test_unreadable_files_say_what_to_do(

@@ -1,5 +1,6 @@
 """Commands about documents: submit, status, documents, retry."""
 
+import getpass
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,7 @@ def submit(
             "given replaces what was kept.",
         ),
     ] = None,
+    by: Annotated[str | None, typer.Option(help="Who submits them. Default: the login name.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until every document is done.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
     as_json: JsonOption = False,
@@ -67,7 +69,11 @@ def submit(
         client.create_knowledge_base(kb)
         with _spinner("submitting", quiet=as_json) as advance:
             results = client.submit_many(
-                kb, paths, metadata=named_values("--metadata", metadata), progress=lambda _: advance()
+                kb,
+                paths,
+                metadata=named_values("--metadata", metadata),
+                created_by=by or _login_name(),
+                progress=lambda _: advance(),
             )
         for result in results:
             if as_json and result.document is not None:
@@ -233,6 +239,13 @@ def plain(value: Any) -> Any:
 def print_json(value: Any) -> None:
     """One JSON object on one line."""
     print(json.dumps(plain(value), ensure_ascii=False))
+
+
+def _login_name() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # in a container the user may have no name
+        return None
 
 
 @contextmanager

@@ -174,6 +174,8 @@ class Document:
     """Set on the answer of a submit that found the same bytes under the same path."""
     cancel_reason: str | None = None
     """Why the newest version was canceled."""
+    created_by: str | None = None
+    """Who submitted the bytes of the newest version, as far as is known."""
     retry_at: datetime | None = None
     """When a FAILED document is tried again by itself, at the earliest; None: it is not."""
     stages_done: int = 0

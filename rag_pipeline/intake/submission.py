@@ -15,6 +15,7 @@ from rag_pipeline.adapters.postgres.documents import NewVersion, Slot
 from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.core import partitions
 from rag_pipeline.core.documents import Document, KnowledgeBase
+from rag_pipeline.core.parsed_document import clean_text
 from rag_pipeline.core.ports import ObjectStore
 from rag_pipeline.errors import (
     DocumentTooLargeError,
@@ -76,7 +77,7 @@ class Submission:
                 knowledge base. Without either, a path's own as `submit_many` takes it; bytes need one of them.
             metadata: JSON-serialisable facts kept with the version. With the bytes of a known document, those given
                 replace what was kept, at once for searches; without any, a known document keeps what it has.
-            created_by: who submits, for the audit trail.
+            created_by: who submits, for the audit trail; kept with the version.
 
         Raises:
             ResourceNotFoundError, KnowledgeBaseInactiveError: the knowledge base; the first one also if the file cannot
@@ -118,7 +119,7 @@ class Submission:
             sha256=digest,
             size_bytes=size,
             metadata=facts,
-            created_by=created_by,
+            created_by=None if created_by is None else clean_text(created_by),
         )
         return self._register(kb, new, content, before)
 

@@ -1,5 +1,6 @@
 """`submit`, `status`, `documents` and `retry` as a user types them."""
 
+import getpass
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,10 +34,14 @@ def test_submit_keeps_the_given_path_and_metadata(
     monkeypatch.chdir(tmp_path)
     submit = ("submit", "docs/submit.txt", "--kb", KB, "--json", "--metadata")
     (document,) = lines(command(*submit, "lang=en", "--metadata", "year=2020"))
+    assert document["created_by"] == getpass.getuser()
     assert (document["source_path"], document["metadata"]) == ("docs/submit.txt", {"lang": "en", "year": 2020})
-    (again,) = lines(command(*submit, 'allowed_to=["alice"]'))
+    (again,) = lines(command(*submit, 'allowed_to=["alice"]', "--by", "alice"))
     assert (again["id"], again["duplicate"], again["metadata"]) == (document["id"], True, {"allowed_to": ["alice"]})
     assert isinstance(command(*submit, "lang").exception, ConfigurationError)
+    (tmp_path / "by.txt").write_text("Another text.")
+    (other,) = lines(command("submit", "by.txt", "--kb", KB, "--json", "--by", "bob"))
+    assert other["created_by"] == "bob"
 
 
 def test_what_is_tried_again_by_itself_is_shown_with_its_time(runner: Runner, command: Command) -> None:

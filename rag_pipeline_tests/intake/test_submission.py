@@ -11,7 +11,7 @@ from sqlalchemy import exc
 
 from rag_pipeline.adapters.object_store import MinioObjectStore
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.schema import documents, knowledge_bases
+from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases
 from rag_pipeline.core.documents import Document, KnowledgeBase, Status
 from rag_pipeline.errors import (
     DocumentBusyError,
@@ -47,6 +47,8 @@ def test_a_file_becomes_a_pending_document_with_its_original(
     document = submission.submit(kb.name, path, metadata={"lang": "zh"}, created_by="me")
     assert (document.status, document.version, document.file_name) == (Status.PENDING, 1, "年度 report+1.TXT")
     assert (document.metadata, document.size_bytes, document.kb_name) == ({"lang": "zh"}, 4, kb.name)
+    assert document.created_by == "me"
+    assert facts.documents.get(document.id) == document
     assert document.partition_key == f"handbook.年度-report-1.TXT~{document.id[:12]}"
     assert keys(objects) == [f"{kb.id}/{document.id}/v1/source.txt"]
     assert_originals_are_those_of_the_rows(facts, objects)
@@ -388,6 +390,20 @@ def test_a_file_keeps_the_relative_path_that_was_given(
     assert len({document.id for document in documents}) == 2
     assert [submission.submit(kb.name, Path(path)).id for path in given] == [document.id for document in documents]
     assert submission.submit(kb.name, tmp_path / "a/README.md").source_path == "README.md"
+
+
+def test_every_version_keeps_who_submitted_it(facts: Facts, submission: Submission, kb: KnowledgeBase) -> None:
+    document = submission.submit(kb.name, b"one", file_name="a.txt", created_by="a\0lice")
+    set_all(facts, Status.READY)
+    assert submission.submit(kb.name, b"one", file_name="a.txt", created_by="bob").created_by == "alice"
+    assert submission.submit(kb.name, b"two", file_name="a.txt", created_by="bob").created_by == "bob"
+    set_all(facts, Status.READY)
+    (item,) = facts.claims.items(partition_keys=[document.partition_key])
+    facts.claims.open_versions([item], {document.id: {}})
+    assert facts.documents.get(document.id).created_by == "bob"
+    with facts.engine.connect() as connection:
+        rows = connection.execute(sa.select(document_versions.c.version, document_versions.c.created_by))
+        assert sorted(map(tuple, rows)) == [(1, "alice"), (2, "bob"), (3, "bob")]
 
 
 def test_a_name_and_a_path_at_once_are_refused_and_so_are_bytes_without(

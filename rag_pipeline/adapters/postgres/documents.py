@@ -278,6 +278,7 @@ class Documents:
             sha256=new.sha256,
             size_bytes=new.size_bytes,
             metadata=dict(new.metadata),
+            created_by=new.created_by,
         )
 
     def _insert_next_version(
@@ -359,6 +360,7 @@ _SELECT = (
         document_versions.c.token_count,
         document_versions.c.warnings,
         document_versions.c.metadata,
+        document_versions.c.created_by,
         sa.select(sa.func.count())
         .where(
             stage_artefacts.c.document_id == documents.c.id,
@@ -412,6 +414,7 @@ def _document(row: Mapping[Any, Any]) -> Document:
         metadata=row["metadata"],
         warnings=tuple(row["warnings"]),
         cancel_reason=row["cancel_reason"],
+        created_by=row["created_by"],
         retry_at=row["available_at"] if row["status"] == "FAILED" and row["error_class"] == "temporary" else None,
         stages_done=row["stages_done"],
     )

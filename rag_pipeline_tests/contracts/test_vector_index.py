@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from rag_pipeline.adapters.milvus import MilvusIndex
-from rag_pipeline.core.analysis import ANALYZER
+from rag_pipeline.core.analysis import ANALYZER, words
 from rag_pipeline.core.ports import CollectionGeneration, SearchScope, VectorIndex, VectorRow
 from rag_pipeline.errors import ConfigurationError, InternalError, VectorStoreUnavailableError
 from rag_pipeline.settings import Settings
@@ -137,6 +137,13 @@ def test_the_best_text_comes_first(index: VectorIndex, generation: CollectionGen
     found = index.search_text(generation, "annual report", scope=SCOPE, limit=5)
     assert [hit.chunk_id for hit in found] == ["doc_1_1", "doc_1_0"]
     assert found[0].score > found[1].score > 0
+
+
+def test_hits_tell_what_bm25_counts_of_their_rows(index: VectorIndex, generation: CollectionGeneration) -> None:
+    index.upsert(generation, [make_row(0, content="The pumps are serviced, 水泵保养.")])
+    expected = tuple(words("The pumps are serviced, 水泵保养."))
+    assert [hit.words for hit in index.search_text(generation, "pump", scope=SCOPE, limit=5)] == [expected]
+    assert [hit.words for hit in index.search_dense(generation, unit(1.0), scope=SCOPE, limit=5)] == [expected]
 
 
 @pytest.mark.parametrize("analyzer", [ANALYZER, "jieba"])

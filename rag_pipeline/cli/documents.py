@@ -163,20 +163,24 @@ def retry(
     document: Annotated[str, typer.Argument(help="Document id, partition key or path.")],
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 600.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Try a FAILED or CANCELED document again, from the stage that failed."""
     with RagClient.from_env() as client:
         before = client.document(document)
         again = client.retry(before.id)
-        console.print(f"{escape(again.source_path)} is {_colored(again.status)}")
-        if before.error is not None and before.error.error_class == "permanent":
-            console.print(
-                "its error was permanent: unless the cause is gone it will fail again; mend the file and submit it"
-            )
+        if not as_json:
+            console.print(f"{escape(again.source_path)} is {_colored(again.status)}")
+            if before.error is not None and before.error.error_class == "permanent":
+                console.print(
+                    "its error was permanent: unless the cause is gone it will fail again; mend the file and submit it"
+                )
         if wait:
-            done = wait_with_progress(client, [again], timeout, quiet=False)
-            if done[0].status is Status.FAILED:
-                raise typer.Exit(1)
+            [again] = wait_with_progress(client, [again], timeout, quiet=as_json) or [again]
+    if as_json:
+        print_json(again)
+    if again.status is Status.FAILED:
+        raise typer.Exit(1)
 
 
 def wait_with_progress(
@@ -196,7 +200,8 @@ def wait_with_progress(
             for each in found:
                 counts[each.status] = counts.get(each.status, 0) + 1
                 attempt = (each.id, each.attempt)
-                if each.error is not None and each.status is Status.FAILED and attempt not in reported:
+                is_new = each.status is Status.FAILED and attempt not in reported
+                if each.error is not None and is_new and not quiet:
                     reported.add(attempt)
                     progress.console.print(
                         f"[red]failed[/] {escape(each.source_path)} at {each.error.stage} ({each.error.error_class}): "

@@ -82,7 +82,10 @@ def search(
 def ask(
     question: Annotated[str, typer.Argument(help="A question in any language.")],
     kb: KnowledgeBaseOption = "default",
-    stream: Annotated[bool, typer.Option("--stream", help="Show the answer as it comes.")] = False,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help='Show the answer as it comes; with --json as lines {"piece": ...} before it.'),
+    ] = False,
     top_k: TopKOption = None,
     document: DocumentOption = None,
     filters: FilterOption = None,
@@ -106,9 +109,12 @@ def ask(
         )
         if conversation == "new":
             conversation = client.conversations.create(kb).id
-        if stream and not as_json:
+        if stream:
             with client.stream(kb, question, options=options, conversation_id=conversation) as pieces:
-                _print_pieces(pieces)
+                if as_json:
+                    _print_json_pieces(pieces)
+                else:
+                    _print_pieces(pieces)
                 answer = pieces.answer
         else:
             answer = client.ask(kb, question, options=options, conversation_id=conversation)
@@ -127,12 +133,16 @@ def evidence(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="PNG to write; default: {id}.png.")] = None,
     kb: Annotated[str | None, typer.Option("--kb", help="Refuse what is in another knowledge base.")] = None,
     principal: PrincipalOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the picture that proves a passage: a stored image, or its page with the passage outlined."""
     path = output or Path(f"{regex.sub(r'[^0-9A-Za-z_.-]', '-', id)[:100]}.png")
     with RagClient.from_env() as client:
         content = client.evidence(id, kb=kb, principals=principal)
     path.write_bytes(content)
+    if as_json:
+        print_json({"path": path, "bytes": len(content)})
+        return
     console.print(f"{escape(str(path))}: {len(content) / 1000:.0f} kB")
 
 
@@ -197,6 +207,14 @@ def _print_pieces(pieces: Iterator[str]) -> None:
         sys.stdout.flush()
     sys.stdout.write("\n")
     sys.stdout.flush()
+
+
+def _print_json_pieces(pieces: Iterator[str]) -> None:
+    """The text of an answer as it comes, as lines that are there at once."""
+    for piece in pieces:
+        if piece:
+            print_json({"piece": piece})
+            sys.stdout.flush()
 
 
 def _print_sources(answer: Answer) -> None:

@@ -1,6 +1,8 @@
 """`submit`, `status`, `documents` and `retry` as a user types them."""
 
 import getpass
+import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +57,18 @@ def test_what_is_tried_again_by_itself_is_shown_with_its_time(runner: Runner, co
         assert f"HTTP 429 retries at {retry_at.astimezone():%H:%M:%S}" in shown
         assert (shown.count("retries at"), shown.count("it is damaged")) == (1, 1)
     assert runner.now(for_good).status is Status.FAILED
+    (again,) = lines(command("retry", passing.id, "--json"))
+    assert (again["id"], again["status"], again["retry_at"]) == (passing.id, "PENDING", None)
+    assert command("retry", for_good.id).stdout.startswith("for-good.txt is PENDING\nits error was permanent")
+
+
+def test_retry_waits_for_the_end(runner: Runner, command: Command) -> None:
+    document = runner.submit("wait.txt", "Some text.")
+    facts = runner.services.facts
+    fail(facts, {document.id: CorruptDocumentError("it is damaged")})
+    ended = threading.Timer(1.0, lambda: fail(facts, {document.id: CorruptDocumentError("it is damaged")}))
+    ended.start()
+    result = command("retry", document.id, "--wait", "--json")
+    ended.join()
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["message"] == "it is damaged"

@@ -83,6 +83,15 @@ def test_ask_streams_tokens_as_they_come(library: Library, models: ModelServer, 
     assert b"without answer" in rest, "the stream broke off, and the user is told"
 
 
+def test_pieces_of_an_answer_are_lines_for_scripts(library: Library, models: ModelServer, tmp_path: Path) -> None:
+    arguments = ["ask", "What is the deposit?", "--kb", LIBRARY, "--document", "pump.pdf", "--stream", "--json"]
+    printed = rag_pipeline(arguments, environment(library, models), tmp_path).stdout
+    *pieces, answer = map(json.loads, printed.splitlines())
+    assert len(pieces) > 3
+    assert "".join(piece["piece"] for piece in pieces) == answer["text"]
+    assert answer["citations"][0]["source_path"] == "pump.pdf"
+
+
 def test_without_a_chat_model_ask_says_what_it_shows(library: Library, tmp_path: Path) -> None:
     arguments = ["ask", "How often is the wiper blade replaced?", "--kb", LIBRARY, "--document", "pump.pdf"]
     printed = rag_pipeline(arguments, environment(library), tmp_path).stdout
@@ -123,6 +132,8 @@ def test_evidence_is_written_to_a_file(library: Library, tmp_path: Path) -> None
     printed = rag_pipeline(["evidence", chunk_id], env, tmp_path).stdout
     assert printed.startswith(f"{chunk_id}.png: ")
     assert (tmp_path / f"{chunk_id}.png").read_bytes().startswith(b"\x89PNG")
+    written = json.loads(rag_pipeline(["evidence", chunk_id, "--json", "-o", "page.png"], env, tmp_path).stdout)
+    assert written == {"path": "page.png", "bytes": (tmp_path / "page.png").stat().st_size}
     refused = rag_pipeline(["evidence", chunk_id, "--kb", LIBRARY, "-o", "x.png"], env, tmp_path, code=1)
     assert "not_found" in refused.stderr
     assert not (tmp_path / "x.png").exists()

@@ -1,20 +1,16 @@
 """`cancel`, `delete`, `deletions`, `node-log` and `reconcile` as a user types them."""
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rag_pipeline.cli.main import app
 from rag_pipeline.core.documents import Stage, Status
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.settings import Settings
+from rag_pipeline_tests.cli.commands import Command, command_on, lines
 from rag_pipeline_tests.conftest import own_settings
 from rag_pipeline_tests.stages.runner import KB, Runner, running
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +21,7 @@ def runner(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def command(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Command:
-    for name, value in runner.system.settings.as_environment().items():
-        monkeypatch.setenv(name, value)
-
-    def run(*arguments: str, answer: str = "") -> Result:
-        return CliRunner().invoke(app, list(arguments), input=answer)
-
-    return run
-
-
-def lines(result: Result) -> list[dict[str, Any]]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return command_on(runner.system.settings, monkeypatch)
 
 
 def test_cancel_of_a_document_and_of_the_whole(runner: Runner, command: Command) -> None:

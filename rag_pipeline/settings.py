@@ -5,6 +5,7 @@ directory. Server URLs that are not set mean the embedded servers, whose address
 `{data_dir}/servers.json` (mode 0600).
 """
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
 from rag_pipeline.errors import ConfigurationError
 
@@ -32,7 +33,10 @@ _EMBEDDER = (
 
 
 class Settings(BaseSettings):
-    """All settings; unknown keyword arguments and malformed values are refused."""
+    """All settings; unknown keyword arguments and malformed values are refused.
+
+    Unknown `RAG_` variables are not: other programs may share the environment. `unknown_variables` has them.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="RAG_", env_file=".env", extra="ignore", frozen=True, validate_default=True, populate_by_name=True
@@ -170,6 +174,29 @@ class Settings(BaseSettings):
     reconcile_repair: bool = True
     """Whether the scheduled comparison of the stores removes orphans and rebuilds what lacks something."""
 
+    def __init__(self, **values: Any) -> None:
+        """Settings from the environment, with these values in front.
+
+        Raises:
+            ConfigurationError: a value is of no setting.
+            pydantic.ValidationError: a value is malformed.
+        """
+        unknown = [name for name in values if name not in type(self).model_fields and not name.startswith("_")]
+        if unknown:
+            raise ConfigurationError("; ".join(f"there is no setting {name}{_likeness(name)}" for name in unknown))
+        super().__init__(**values)
+
+    @classmethod
+    def unknown_variables(cls) -> list[str]:
+        """What is wrong with each `RAG_` variable of the environment and the `.env` file that is of no setting."""
+        given = {*EnvSettingsSource(cls).env_vars, *DotEnvSettingsSource(cls).env_vars}
+        names = sorted(name.lower().removeprefix("rag_") for name in given if name.lower().startswith("rag_"))
+        return [
+            f"{_variable(name)} is no setting and has no effect{_likeness(name)}"
+            for name in names
+            if name not in cls.model_fields
+        ]
+
     @field_validator("chunk_max_tokens")
     @classmethod
     def _not_under_the_target(cls, value: int, info: ValidationInfo) -> int:
@@ -196,7 +223,7 @@ class Settings(BaseSettings):
         try:
             settings = cls(**overrides)
         except ValidationError as error:
-            lines = [f"RAG_{str(item['loc'][0]).upper()}={item['input']!r}: {item['msg']}" for item in error.errors()]
+            lines = [f"{_variable(str(item['loc'][0]))}={item['input']!r}: {item['msg']}" for item in error.errors()]
             raise ConfigurationError("; ".join(lines)) from error
         return settings.with_embedded_servers()
 
@@ -227,7 +254,7 @@ class Settings(BaseSettings):
             elif isinstance(value, Path):
                 value = value.resolve()
             if value is not None:
-                found[f"RAG_{name.upper()}"] = str(value)
+                found[_variable(name)] = str(value)
         return found
 
     def next_generation(self) -> "Settings | None":
@@ -299,6 +326,16 @@ class Settings(BaseSettings):
             f"no server address: set {names}, or start the embedded servers with `rag-pipeline up` "
             f"(looked for {self.data_dir / SERVERS_FILE})"
         )
+
+
+def _variable(name: str) -> str:
+    return f"RAG_{name.upper()}"
+
+
+def _likeness(name: str) -> str:
+    """The setting that was probably meant, as the end of a sentence."""
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    return f": do you mean {_variable(near[0])}?" if near else ""
 
 
 def _postgres_url(server: dict[str, Any], database: str) -> str:

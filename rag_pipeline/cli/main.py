@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from rag_pipeline.cli import demo, documents, evaluate, inspect, lifecycle, questions, servers, versions
 from rag_pipeline.errors import RagPipelineError
+from rag_pipeline.settings import Settings
 
 app = typer.Typer(
     name="rag-pipeline",
@@ -25,6 +26,8 @@ for module in (servers, demo, documents, questions, lifecycle, versions, inspect
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
+    for warning in Settings.unknown_variables():
+        Console(stderr=True).print(f"[bold yellow]warning[/] {escape(warning)}", highlight=False)
     try:
         app()
     except (RagPipelineError, TimeoutError) as error:

@@ -1,22 +1,30 @@
 """Every helper that fails is left out with a note in the trace; only when every recall channel fails is it an error."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from pydantic import SecretStr
 
 from rag_pipeline.adapters.chat import OpenAICompatibleChat
-from rag_pipeline.adapters.embedders.openai import OpenAICompatibleEmbedder
 from rag_pipeline.adapters.milvus import MilvusIndex
 from rag_pipeline.adapters.rerank import HttpReranker
-from rag_pipeline.core.ports import VectorHit, Vectors
+from rag_pipeline.core.ports import VectorHit
 from rag_pipeline.errors import EmbeddingUnavailableError, FactsUnavailableError, VectorStoreUnavailableError
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalRun
+from rag_pipeline_tests.defs.system import wait_until
 from rag_pipeline_tests.embedding_server import Answer
 from rag_pipeline_tests.model_server import ModelServer, Scripted
-from rag_pipeline_tests.query.corpus import Corpus, WatchedIndex, ids
+from rag_pipeline_tests.query.corpus import Corpus, WatchedIndex, WatchedPassages, ids
+from rag_pipeline_tests.query.library import LIBRARY, Library
 
 EMBEDDER_DOWN = [Answer(status=500)] * 3
 NOBODY = "http://127.0.0.1:9"
@@ -209,6 +217,42 @@ def test_without_the_sections_the_hits_stay_as_they_are(corpus: Corpus) -> None:
     assert failures(run) == {"expansion": "facts_unavailable"}
 
 
+HELPERS = ("rewrite", "rerank", "expansion", "dense", "bm25")
+"""In the order in which a trace names them."""
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [combination for size in range(len(HELPERS) + 1) for combination in itertools.combinations(HELPERS, size)],
+    ids=lambda failing: " and ".join(failing) or "nothing",
+)
+def test_every_combination_of_failures(equipped: Corpus, models: ModelServer, failing: tuple[str, ...]) -> None:
+    models.answer = "yearly report"
+    found = equipped.add("annual report")
+    if "dense" in failing:
+        equipped.server.script(*EMBEDDER_DOWN)
+    if "bm25" in failing:
+        equipped.index.text_searches_before_failure = 0
+    if "rewrite" in failing:
+        models.script_chat(Scripted(status=401))
+    if "rerank" in failing:
+        models.script_rerank(Scripted(status=401))
+    equipped.sections_fail = "expansion" in failing
+    options = RetrievalOptions(rewrite=True, expand=True)
+    if {"dense", "bm25"} <= set(failing):
+        with pytest.raises(EmbeddingUnavailableError, match="HTTP 500"):
+            equipped.retrieve("annual report", options=options)
+        return
+    run = equipped.retrieve("annual report", options=options)
+    assert ids(run) == [found]
+    assert tuple(failures(run)) == failing
+    assert run.trace.is_reranked == ("rerank" not in failing)
+    assert run.results[0].is_expanded is False
+    assert ("yearly report" in run.trace.variants) == ("rewrite" not in failing)
+    assert {name.partition(":")[0] for name in run.results[0].channels} == {"dense", "bm25"} - set(failing)
+    assert {trace.name for trace in run.trace.channels if trace.error} == {"dense", "bm25"} & set(failing)
+
+
 def test_everything_that_may_fail_fails_at_once(equipped: Corpus, models: ModelServer) -> None:
     found = equipped.add("annual report")
     equipped.server.script(*EMBEDDER_DOWN)
@@ -235,6 +279,37 @@ def test_when_the_vector_store_is_gone_both_channels_fail(corpus: Corpus) -> Non
         corpus.retrieve("annual report", engine=corpus.with_index(WatchedIndex(uri=NOBODY)))
 
 
+@pytest.mark.parametrize(
+    ("gone", "error"),
+    [
+        ("postgres_url", FactsUnavailableError),
+        ("milvus_uri", VectorStoreUnavailableError),
+    ],
+)
+def test_a_client_whose_server_is_gone_says_which_one(
+    library: Library, models: ModelServer, gone: str, error: type[Exception]
+) -> None:
+    address = SecretStr("postgresql://nobody@127.0.0.1:9/rag") if gone == "postgres_url" else NOBODY
+    with library.client(models, **{gone: address}) as client:
+        for call in (client.search, client.ask, client.stream):
+            with pytest.raises(error):
+                call(LIBRARY, "deposit")
+    assert models.chats == [], "without evidence no model is asked"
+
+
+def test_a_client_whose_every_helper_is_gone_still_answers_from_the_words(library: Library) -> None:
+    gone: dict[str, Any] = {"embedding_url": NOBODY, "rerank_url": NOBODY, "chat_url": NOBODY, "chat_model": "m"}
+    options = RetrievalOptions(document_ids=library.ids("lease.md"), rewrite=True)
+    with library.client(**gone) as client:
+        answer = client.ask(LIBRARY, "What is the deposit?", options=options)
+        streamed = client.stream(LIBRARY, "What is the deposit?", options=options)
+        assert "".join(streamed) == answer.text
+    assert answer.kind == "extractive"
+    assert "400 euro" in answer.text
+    assert [each.step for each in answer.trace.degradations] == ["rewrite", "rerank", "dense", "answer"]
+    assert {each.code for each in answer.trace.degradations} == {"model_unavailable", "embedding_unavailable"}
+
+
 def test_without_the_facts_nothing_is_shown(corpus: Corpus) -> None:
     corpus.add("annual report")
     corpus.facts_fail = True
@@ -253,23 +328,52 @@ def test_cancellation_is_no_failed_channel(corpus: Corpus, cancellation: type[Ba
         corpus.retrieve("annual report", engine=corpus.with_index(Canceled(uri=NOBODY)))
 
 
-@pytest.mark.parametrize("cancellation", [KeyboardInterrupt, asyncio.CancelledError])
-def test_cancellation_while_embedding_or_reranking_passes_through(
-    corpus: Corpus, cancellation: type[BaseException]
+@pytest.mark.parametrize("cancellation", [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("place", ["rewriting", "embedding", "reranking", "looking at the hits", "expanding"])
+def test_cancellation_at_any_step_passes_through(
+    equipped: Corpus, monkeypatch: pytest.MonkeyPatch, cancellation: type[BaseException], place: str
 ) -> None:
-    class CanceledEmbedder(OpenAICompatibleEmbedder):
-        def embed_queries(self, _: Sequence[str]) -> Vectors:
-            raise cancellation
+    def cancel(*_: object, **__: object) -> NoReturn:
+        raise cancellation
 
-    class CanceledReranker(HttpReranker):
-        def rerank(self, *_: object) -> dict[int, float]:
-            raise cancellation
+    equipped.add("annual report")
+    part, method = {
+        "rewriting": (equipped.chat, "complete"),
+        "embedding": (equipped.embedder, "embed_queries"),
+        "reranking": (equipped.reranker, "rerank"),
+        "looking at the hits": (WatchedPassages, "live"),
+        "expanding": (WatchedPassages, "sections"),
+    }[place]
+    monkeypatch.setattr(part, method, cancel)
+    with pytest.raises(cancellation):
+        equipped.retrieve("annual report", options=RetrievalOptions(rewrite=True, expand=True))
 
-    corpus.add("annual report")
-    embedder = CanceledEmbedder(url=NOBODY, model="m", dimensions=16)
-    reranker = CanceledReranker(url=NOBODY)
-    for engine in (replace(corpus.engine, embedder=embedder), replace(corpus.engine, reranker=reranker)):
-        with pytest.raises(cancellation):
-            corpus.retrieve("annual report", engine=engine)
-    embedder.close()
-    reranker.close()
+
+@pytest.mark.parametrize("is_streaming", [False, True], ids=["whole", "streaming"])
+def test_a_question_that_is_canceled_while_the_model_answers_ends_at_once(
+    library: Library, models: ModelServer, tmp_path: Path, is_streaming: bool
+) -> None:
+    """A process that is interrupted while the model says nothing more; the connection to the model is closed."""
+    models.hang_after = 1
+    if not is_streaming:
+        models.script_chat(*[Scripted(wait_seconds=120.0)] * 3)
+    settings = library.settings.model_copy(
+        update={"chat_url": models.url, "chat_model": "m", "chat_timeout_seconds": 120.0}
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAG_")}
+    arguments = ["ask", "What is the deposit?", "--kb", LIBRARY, "--document", "lease.md"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rag_pipeline.cli.main", *arguments, *(["--stream"] if is_streaming else [])],
+        cwd=tmp_path,
+        env={**kept, **settings.as_environment()},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: len(models.chats), lambda count: count == 1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert len(models.chats) == 1, "who cancels does not ask again"

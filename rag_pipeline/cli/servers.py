@@ -103,6 +103,7 @@ def _run_until_stopped(settings: Settings) -> bool:
             _say("starting Dagster")
             with start_dagster(settings) as dagster:
                 _say(f"ready: {dagster.webserver_url}  (Ctrl-C stops everything)")
+                _test_words(settings)
                 ended = _wait_for_end(dagster, servers)
                 _say(f"{', '.join(ended)} ended by itself: see {folders.logs}; stopping the rest")
     except _StopRequestedError:
@@ -123,6 +124,18 @@ def _migrate(settings: Settings) -> None:
     from rag_pipeline.adapters.postgres.schema import migrate
 
     migrate(settings.require_postgres())
+
+
+def _test_words(settings: Settings) -> None:
+    """Say so when BM25 is deaf to a language; everything else works all the same."""
+    from rag_pipeline.stages.self_test import missed_terms, told
+    from rag_pipeline.stages.services import Services
+
+    with Services.from_settings(settings) as services:
+        try:
+            _say(told(missed_terms(services), services.serving().settings.analyzer))
+        except RagPipelineError as error:
+            _say(f"could not try whether BM25 finds words: {error}")
 
 
 def _say(text: str) -> None:

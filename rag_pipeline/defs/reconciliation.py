@@ -1,6 +1,6 @@
-"""The scheduled comparison of the stores, as an asset check, so that it is seen where people look.
+"""The scheduled comparison of the stores and test of BM25, as asset checks, so that they are seen where people look.
 
-It hangs on an asset of its own: a check of a document asset would run with every materialization of it.
+They hang on an asset of their own: a check of a document asset would run with every materialization of it.
 """
 
 import dagster as dg
@@ -8,6 +8,7 @@ import dagster as dg
 from rag_pipeline.core.reconciliation import Reconciled
 from rag_pipeline.defs.removal import Partitions
 from rag_pipeline.stages.reconcile import reconcile
+from rag_pipeline.stages.self_test import missed_terms, told
 from rag_pipeline.stages.services import Services
 
 MOST_RUN_SECONDS = 3_600
@@ -48,11 +49,27 @@ def stores_agree(context: dg.AssetCheckExecutionContext, services: dg.ResourcePa
     )
 
 
+@dg.asset_check(
+    asset=stores.key,
+    description="BM25 alone finds an exact word of a Chinese and of an English passage; tried in a collection apart.",
+)
+def exact_words_are_found(services: dg.ResourceParam[Services]) -> dg.AssetCheckResult:
+    """Write two passages and search them by words."""
+    missed = missed_terms(services)
+    analyzer = services.serving().settings.analyzer
+    return dg.AssetCheckResult(
+        passed=not missed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=told(missed, analyzer),
+        metadata={"analyzer": dg.MetadataValue.text(analyzer)},
+    )
+
+
 reconcile_job = dg.define_asset_job(
     "reconcile_job",
-    selection=dg.AssetSelection.checks(stores_agree),
+    selection=dg.AssetSelection.checks(stores_agree, exact_words_are_found),
     executor_def=dg.in_process_executor,
-    description="Compares the stores and puts right what disagrees.",
+    description="Compares the stores and puts right what disagrees; tries whether BM25 finds words.",
     # A run whose process was killed would keep its slot in the queue for ever.
     tags={"dagster/max_retries": "0", "dagster/max_runtime": str(MOST_RUN_SECONDS)},
 )

@@ -42,10 +42,14 @@ def test_materializing_documents_does_not_compare_the_stores() -> None:
     checks = defs.resolve_asset_graph().asset_check_keys
     assert {(check.asset_key.to_user_string(), check.name) for check in checks} == {
         ("document_stores", "stores_agree"),
+        ("document_stores", "exact_words_are_found"),
         ("retrieval_quality", "retrieval_quality_holds"),
     }
     assert [node.name for node in defs.resolve_job_def("documents_job").nodes] == ["document_stages"]
-    assert [node.name for node in defs.resolve_job_def("reconcile_job").nodes] == ["document_stores_stores_agree"]
+    assert {node.name for node in defs.resolve_job_def("reconcile_job").nodes} == {
+        "document_stores_stores_agree",
+        "document_stores_exact_words_are_found",
+    }
 
 
 def test_definitions_load_without_servers_and_settings(tmp_path: Path) -> None:

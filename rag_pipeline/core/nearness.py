@@ -16,16 +16,23 @@ SMALLEST_WINDOW = 4
 SHORT_QUESTION = 5
 """Different words of a question up to which nearness counts as much as the dense ranking. A longer one describes a
 subject, which no sentence has all words of, and it counts in proportion less."""
+CROWDED = 2 / 3
+"""Share of the candidates that have another one of their document before them, from which nearness counts fully. Where
+each is of its own document, as with abstracts, it was measured to tell nothing about which document is right."""
 
 
-def nearness_weight(asked: frozenset[str], heard: float) -> float:
+def nearness_weight(asked: frozenset[str], heard: float, documents: Sequence[str]) -> float:
     """How much the ranking counts beside a dense one that counts 1.
 
     Args:
         asked: words of the question.
         heard: how much of the question BM25 heard, 0 to 1.
+        documents: ids of the candidates' documents, one per candidate.
     """
-    return heard * min(1.0, SHORT_QUESTION / len(asked)) if asked else 0.0
+    if not asked or not documents:
+        return 0.0
+    crowding = 1 - len(set(documents)) / len(documents)
+    return heard * min(1.0, SHORT_QUESTION / len(asked)) * min(1.0, crowding / CROWDED)
 
 
 def nearness_ranking(asked: frozenset[str], passages: Mapping[str, Sequence[str]]) -> list[str]:

@@ -253,11 +253,12 @@ class _Run:
         weights = {ranking_name("bm25", place): MOST_BM25_WEIGHT * share for place, share in enumerate(heard)}
         self.weights = {name: round(weight, 3) for name, weight in weights.items() if rankings.get(name)}
         fused = _of_live(reciprocal_rank_fusion(rankings, weights=self.weights), live)
-        weight = nearness.nearness_weight(asked[0], heard[0])
+        best = fused[: nearness.CANDIDATES]
+        weight = nearness.nearness_weight(asked[0], heard[0], [live[entry.id].document_id for entry in best])
         if not weight:
             return fused
         self.weights["nearness"] = round(weight, 3)
-        passages = {entry.id: self._words(entry.id, live) for entry in fused[: nearness.CANDIDATES]}
+        passages = {entry.id: self._words(entry.id, live) for entry in best}
         near = nearness.nearness_ranking(asked[0], passages)
         found_by = {entry.id: entry.ranks for entry in fused}
         again = reciprocal_rank_fusion({**rankings, "nearness": near}, weights=self.weights)

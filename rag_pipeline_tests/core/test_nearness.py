@@ -45,10 +45,26 @@ def test_a_window_moves_on_past_the_words_it_has_left() -> None:
     assert ranking("pump seal", {"spread": spread, "together": "steel pump steel seal"}) == ["together", "spread"]
 
 
+ONE_DOCUMENT = ["doc"] * 30
+
+
 def test_nearness_counts_less_for_long_questions_and_for_deaf_ones() -> None:
     short, long = (frozenset(map(str, range(count))) for count in (SHORT_QUESTION, 2 * SHORT_QUESTION))
-    assert nearness_weight(short, 1.0) == 1.0
-    assert nearness_weight(short, 0.25) == 0.25
-    assert nearness_weight(long, 1.0) == pytest.approx(0.5)
-    assert nearness_weight(long, 0.0) == 0.0
-    assert nearness_weight(frozenset(), 1.0) == 0.0
+    assert nearness_weight(short, 1.0, ONE_DOCUMENT) == 1.0
+    assert nearness_weight(short, 0.25, ONE_DOCUMENT) == 0.25
+    assert nearness_weight(long, 1.0, ONE_DOCUMENT) == pytest.approx(0.5)
+    assert nearness_weight(long, 0.0, ONE_DOCUMENT) == 0.0
+    assert nearness_weight(frozenset(), 1.0, ONE_DOCUMENT) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("documents", "weight"),
+    [
+        pytest.param(["a", "a", "a"], 1.0, id="one document"),
+        pytest.param(["a", "a", "b", "b"], 0.75, id="two of each"),
+        pytest.param(["a", "b", "c"], 0.0, id="each its own"),
+        pytest.param([], 0.0, id="none"),
+    ],
+)
+def test_nearness_chooses_among_passages_of_the_same_documents(documents: list[str], weight: float) -> None:
+    assert nearness_weight(frozenset({"pump"}), 1.0, documents) == pytest.approx(weight)

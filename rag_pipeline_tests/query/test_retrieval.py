@@ -40,15 +40,15 @@ def test_a_passage_that_both_channels_find_comes_first(corpus: Corpus) -> None:
 )
 def test_of_two_passages_that_both_channels_find_the_one_with_the_words_side_by_side_wins(corpus: Corpus) -> None:
     filler = "steel parts of many sizes " * 8
-    far = corpus.add(f"pump pump pump {filler} service service service", near="unrelated", document_id="far")
-    near = corpus.add(f"{filler} {filler} pump service", near="pump service", document_id="near")
+    far = corpus.add(f"pump pump pump {filler} service service service", near="unrelated")
+    near = corpus.add(f"{filler} {filler} pump service", near="pump service")
 
     run = corpus.retrieve("pump service")
 
     assert ids(run) == [near, far]
     assert run.results[0].channels == {"dense": 1, "bm25": 2}
     assert run.results[1].channels == {"dense": 2, "bm25": 1}
-    assert run.trace.weights == {"bm25": 1.5, "nearness": 1.0}
+    assert run.trace.weights == {"bm25": 1.5, "nearness": 0.75}
     assert ids(corpus.retrieve("pump service", options=RetrievalOptions(mode="bm25"))) == [far, near]
     assert corpus.retrieve("pump service", options=RetrievalOptions(mode="dense")).trace.weights == {}
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from rag_pipeline.core.documents import Status
-from rag_pipeline.errors import ConfigurationError
+from rag_pipeline.core.documents import Document, Status
+from rag_pipeline.errors import ConfigurationError, InvalidFileNameError
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.settings import Settings
 from rag_pipeline_tests.cases.book import Book
 from rag_pipeline_tests.conftest import clean_settings, own_settings
+from rag_pipeline_tests.contents import NOTHING, contents
 from rag_pipeline_tests.model_server import ModelServer, Scripted
 from rag_pipeline_tests.stages.runner import running
 
@@ -29,6 +30,8 @@ NAMES = [
     "semi;colon--.txt",
     "new\nline.txt",
 ]
+REFUSED = "new\nline.txt"
+"""Holds a control character."""
 WORDS_OF_CHINESE_AND_OTHERS = {
     "d1.txt": "认证系统使用JWT令牌，令牌每小时轮换。",
     "d2.txt": "每天凌晨用GitHub备份脚本上传到仓库。",
@@ -60,9 +63,62 @@ HARBOUR = {
 }
 
 
+def body_of(number: int) -> str:
+    return f"body number {number:02d} speaks of topic{number:02d} only"
+
+
+def upload_named(book: Book) -> dict[str, Document]:
+    """The names as paths and as metadata; the one that is refused as metadata of a file with a plain name."""
+    found = {}
+    for number, name in enumerate(NAMES):
+        content, tag = body_of(number).encode(), {"tag": name}
+        if name == REFUSED:
+            with pytest.raises(InvalidFileNameError, match="control characters"):
+                book.client.submit(book.name, content, source_path=name, metadata=tag)
+        path = f"entry {number}.txt" if name == REFUSED else name
+        found[name] = book.client.submit(book.name, content, source_path=path, metadata=tag)
+    book.runner.run_queued()
+    return found
+
+
 def texts(book: Book, question: str, **options: object) -> list[str]:
     wanted = RetrievalOptions(top_k=50, mode="bm25", **options)  # type: ignore[arg-type]
     return [hit.text for hit in book.client.retrieve(book.name, question, options=wanted).results]
+
+
+def test_a_search_in_exactly_one_document_finds_it_alone_whatever_it_is_called(book: Book) -> None:
+    documents = upload_named(book)
+    assert len({document.id for document in documents.values()}) == len(NAMES)
+    for number, (name, document) in enumerate(documents.items()):
+        kept = book.client.document(document.id)
+        assert kept.status is Status.READY, kept.error
+        for options in (
+            {"document_ids": (document.id,)},
+            {"filters": {"source_path": kept.source_path}},
+            {"filters": {"tag": name}},
+            {"filters": {"tag": [name, "no such"]}},
+        ):
+            assert texts(book, "body topic", **options) == [body_of(number)], (name, options)
+        if name != REFUSED:
+            assert texts(book, "body topic", document_ids=(name,)) == [], "a name is no id"
+    assert len(texts(book, "body topic")) == len(NAMES)
+
+
+def test_each_deletion_removes_exactly_one_document_whatever_it_is_called(book: Book) -> None:
+    left = dict(upload_named(book))
+    for name in NAMES:
+        document = left.pop(name)
+        book.client.delete(document.id)
+        assert sorted(texts(book, "body topic")) == sorted(body_of(NAMES.index(each)) for each in left), (
+            f"after {name!r}"
+        )
+        book.runner.make_due()
+        book.runner.remove()
+        now = contents(book.runner.services)
+        assert now.of(document.id) == NOTHING
+        assert [len(now.of(each.id).vectors) for each in left.values()] == [1] * len(left)
+        assert [len(now.of(each.id).chunk_rows) for each in left.values()] == [1] * len(left)
+        assert sum(book.client.count_by_status(book.name).values()) == len(left)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "\n" not in name and "/" not in name])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from rag_pipeline.cli.documents import console
 from rag_pipeline.cli.main import app
 from rag_pipeline.settings import Settings
 
@@ -17,7 +18,7 @@ def command_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command line of somebody whose environment has these settings."""
     for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "width", 200)  # it has read the width of the terminal already
 
     def run(*arguments: str, answer: str = "") -> Result:
         return CliRunner().invoke(app, list(arguments), input=answer)

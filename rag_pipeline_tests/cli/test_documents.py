@@ -48,14 +48,17 @@ def test_submit_keeps_the_given_path_and_metadata(
 
 def test_what_is_tried_again_by_itself_is_shown_with_its_time(runner: Runner, command: Command) -> None:
     passing, for_good = runner.submit("passing.txt", "One."), runner.submit("for-good.txt", "Two.")
-    errors = {passing.id: EmbeddingUnavailableError("HTTP 429"), for_good.id: CorruptDocumentError("it is damaged")}
+    errors = {
+        passing.id: EmbeddingUnavailableError("HTTP 429"),
+        for_good.id: CorruptDocumentError("the table of contents is damaged"),
+    }
     fail(runner.services.facts, errors)
     retry_at = runner.now(passing).retry_at
     assert retry_at is not None
     for name in ("documents", "status"):
         shown = command(name, "--kb", KB).stdout
         assert f"HTTP 429 retries at {retry_at.astimezone():%H:%M:%S}" in shown
-        assert (shown.count("retries at"), shown.count("it is damaged")) == (1, 1)
+        assert (shown.count("retries at"), shown.count("the table of contents is damaged")) == (1, 1)
     assert runner.now(for_good).status is Status.FAILED
     (again,) = lines(command("retry", passing.id, "--json"))
     assert (again["id"], again["status"], again["retry_at"]) == (passing.id, "PENDING", None)

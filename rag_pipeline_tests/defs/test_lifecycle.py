@@ -1,12 +1,17 @@
-"""Cancel, delete and reconcile through the real daemon, with runs in flight."""
+"""Cancel, delete, reconcile and golden sets through the real daemon, with runs in flight."""
+
+from pathlib import Path
 
 import pytest
 
 from rag_pipeline.core.documents import Status
+from rag_pipeline.evaluation.dataset import read_dataset
+from rag_pipeline.evaluation.golden_sets import attach
 from rag_pipeline.stages.services import Services
 from rag_pipeline_tests.contents import assert_consistent, contents
 from rag_pipeline_tests.defs.system import LAUNCH, System, wait_until
 from rag_pipeline_tests.embedding_server import Answer
+from rag_pipeline_tests.evaluation.questions import write_questions
 
 IN_FLIGHT = 40
 
@@ -22,6 +27,10 @@ CHECKS = """
 { assetCheckExecutions(assetKey: { path: ["document_stores"] }, checkName: "stores_agree", limit: 1) {
     status evaluation { success description } } }
 """
+QUALITY = """
+{ assetOrError(assetKey: { path: ["retrieval_quality"] }) { ... on Asset {
+    assetMaterializations(limit: 1) { metadataEntries { label ... on FloatMetadataEntry { floatValue } } } } } }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +43,19 @@ def partitions(system: System) -> set[str]:
     """Partition keys of the document assets."""
     nodes = system.graphql("{ assetNodes { assetKey { path } partitionKeys } }")["assetNodes"]
     return {key for node in nodes for key in node["partitionKeys"]}
+
+
+def run_job(system: System, name: str) -> str:
+    """Launch a job as Dagster's page does, and return how its run ended."""
+    selector = {"repositoryName": "__repository__", "repositoryLocationName": "rag_pipeline", "pipelineName": name}
+    parameters = {"mode": "default", "runConfigData": "{}", "selector": selector}
+    answer = system.graphql(LAUNCH, executionParams=parameters)["launchPipelineExecution"]
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    run_id = answer["run"]["runId"]
+    return wait_until(
+        lambda: {run["runId"]: run["status"] for run in system.runs()}[run_id],
+        lambda status: status in ("SUCCESS", "FAILURE", "CANCELED"),
+    )
 
 
 def test_run_that_holds_only_canceled_documents_is_terminated(dagster: System) -> None:
@@ -92,21 +114,24 @@ def test_knowledge_base_is_deleted_with_documents_in_flight(dagster: System) -> 
 def test_check_finds_and_removes_a_partition_without_document(dagster: System) -> None:
     dagster.graphql(ADD_PARTITION, key="ghost.txt~000000000000")
     assert "ghost.txt~000000000000" in partitions(dagster)
-    selector = {
-        "repositoryName": "__repository__",
-        "repositoryLocationName": "rag_pipeline",
-        "pipelineName": "reconcile_job",
-    }
-    parameters = {"mode": "default", "runConfigData": "{}", "selector": selector}
-    answer = dagster.graphql(LAUNCH, executionParams=parameters)["launchPipelineExecution"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    run_id = answer["run"]["runId"]
-    status = wait_until(
-        lambda: {run["runId"]: run["status"] for run in dagster.runs()}[run_id],
-        lambda status: status in ("SUCCESS", "FAILURE", "CANCELED"),
-    )
-    assert status == "SUCCESS"
+    assert run_job(dagster, "reconcile_job") == "SUCCESS"
     (execution,) = dagster.graphql(CHECKS)["assetCheckExecutions"]
     assert execution["status"] == "SUCCEEDED"
     assert "1 partitions orphaned (1 repaired)" in execution["evaluation"]["description"]
     assert "ghost.txt~000000000000" not in partitions(dagster)
+
+
+def test_a_run_asks_the_golden_sets_and_its_figures_are_numbers_on_the_asset_s_page(
+    dagster: System, tmp_path: Path
+) -> None:
+    client = dagster.client
+    client.create_knowledge_base("birds")
+    client.wait([client.submit("birds", b"The kestrel hovers.", filename="kestrel.txt")], timeout_seconds=240)
+    folder = write_questions(tmp_path / "questions", {"kestrel": "kestrel"})
+    with Services.from_settings(dagster.settings) as services:
+        attach(services, "birds", read_dataset(folder))
+    assert run_job(dagster, "quality_job") == "SUCCESS"
+    (materialization,) = dagster.graphql(QUALITY)["assetOrError"]["assetMaterializations"]
+    figures = {entry["label"]: entry.get("floatValue") for entry in materialization["metadataEntries"]}
+    assert figures["birds/bm25/ndcg@10"] == 1.0
+    assert figures["birds/hybrid/hit@1"] == 1.0

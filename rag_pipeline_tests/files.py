@@ -7,6 +7,21 @@ from collections.abc import Sequence
 import docx as python_docx
 import pypdfium2 as pdfium
 
+ODD_NAMES = (
+    "O'Brien report.txt",
+    'say "hi".txt',
+    "back\\slash\\t.txt",
+    "ends with backslash\\",
+    "evil.txt' or '1'=='1",
+    'x" or doc_id != "',
+    "100%_like.txt",
+    "{tpl} in [a].txt",
+    'a\\"b.txt',
+    "名称'引号.txt",
+    "semi;colon--.txt",
+)
+"""File names with quotes, backslashes and what means something in SQL, in patterns and in templates."""
+
 
 def pdf(pages: Sequence[str]) -> bytes:
     """A PDF with one line of Helvetica text per page."""

@@ -214,6 +214,7 @@ class MilvusIndex(VectorIndex):
         expression: str,
         limit: int,
     ) -> list[VectorHit]:
+        words_fields = schema.words_fields(generation)
         found = self._run_loaded(
             generation,
             lambda client: client.search(
@@ -222,13 +223,13 @@ class MilvusIndex(VectorIndex):
                 anns_field=field,
                 filter=expression,
                 limit=limit,
-                output_fields=["document_id", "version", *schema.words_fields(generation)],
+                output_fields=["document_id", "version", *words_fields],
                 search_params={"metric_type": metric},
                 consistency_level="Bounded",
                 timeout=self._query_seconds,
             ),
         )
-        return [_hit(row, metric, schema.words_fields(generation)) for row in found[0]]
+        return [_hit(row, metric, words_fields) for row in found[0]]
 
     def _upsert_group(self, generation: CollectionGeneration, group: list[dict[str, Any]]) -> None:
         self._run_loaded(

@@ -73,10 +73,10 @@ class ObjectSnapshotStore(SnapshotStore):
 
     def delete(self, kb_id: str, document_id: str, *, version: int | None = None) -> int:
         """Remove one version's unpublished object, or all of the document; missing ones are fine."""
-        folder = "/".join(checked_ids(kb_id, document_id))
+        folder = self._folder(kb_id, document_id)
         if version is None:
-            return self._delete_below(f"{self._prefix}{folder}/")
-        key = f"{self._prefix}{folder}/{version_name(version)}"
+            return self._delete_below(folder)
+        key = folder + version_name(version)
         with _translated(key):
             if self._objects.stat(key) is None:
                 return 0
@@ -85,7 +85,7 @@ class ObjectSnapshotStore(SnapshotStore):
 
     def delete_knowledge_base(self, kb_id: str) -> int:
         """Remove all of the knowledge base; missing ones are fine."""
-        return self._delete_below(f"{self._prefix}{checked_ids(kb_id)[0]}/")
+        return self._delete_below(self._folder(kb_id))
 
     def list(self) -> Iterator[SnapshotFile]:
         """All snapshots in key order; objects with other names are passed over."""
@@ -109,8 +109,11 @@ class ObjectSnapshotStore(SnapshotStore):
             self._objects.delete(keys)
         return len(keys)
 
+    def _folder(self, *ids: str) -> str:
+        return self._prefix + "".join(f"{each}/" for each in checked_ids(*ids))
+
     def _key(self, ref: SnapshotRef, name: str) -> str:
-        return "/".join((f"{self._prefix}{'/'.join(checked_ids(ref.kb_id, ref.document_id))}", name))
+        return self._folder(ref.kb_id, ref.document_id) + name
 
     def _read(self, key: str, version: int) -> dict[str, object] | None:
         try:

@@ -31,16 +31,15 @@ class BatchLimits:
 
 def estimated_pages(candidate: Candidate) -> int:
     """Pages a PDF probably has, 0 for formats that parse fast."""
-    return candidate.size_bytes // PDF_BYTES_PER_PAGE if candidate.file_name.lower().endswith(".pdf") else 0
+    return candidate.size_bytes // PDF_BYTES_PER_PAGE if _is_pdf(candidate) else 0
 
 
 def is_large(candidate: Candidate, limits: BatchLimits) -> bool:
     """Whether a document would hold up the others of a batch, and its run those of other documents."""
-    is_pdf = candidate.file_name.lower().endswith(".pdf")
     return (
         candidate.size_bytes > limits.bytes // 2
         or estimated_pages(candidate) > limits.pages // 2
-        or (is_pdf and candidate.size_bytes > LARGE_PDF_BYTES)
+        or (_is_pdf(candidate) and candidate.size_bytes > LARGE_PDF_BYTES)
     )
 
 
@@ -99,6 +98,10 @@ def plan_batches(
         BatchPlan(candidates=tuple(batch.candidates), is_large=any(is_large(each, limits) for each in batch.candidates))
         for batch in plans
     ]
+
+
+def _is_pdf(candidate: Candidate) -> bool:
+    return candidate.file_name.lower().endswith(".pdf")
 
 
 @dataclass(kw_only=True)

@@ -56,7 +56,9 @@ SHORTEST_ID = 12
 """Hex digits of a document id that are enough to name it; they end its partition key as well."""
 
 WORKING = frozenset(STATUS_DURING.values())
-SETTLED = frozenset({Status.READY, Status.NO_CONTENT, Status.FAILED, Status.CANCELED})
+FINISHED = frozenset({Status.READY, Status.NO_CONTENT})
+"""What a document comes to when nothing is wrong."""
+SETTLED = FINISHED | {Status.FAILED, Status.CANCELED}
 
 TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.PENDING: frozenset(WORKING | {Status.FAILED, Status.CANCELING, Status.DELETING}),
@@ -184,7 +186,7 @@ class Document:
     @property
     def progress(self) -> float:
         """How far the newest version is, from 0 to 1; a document without content is done early."""
-        if self.status in (Status.READY, Status.NO_CONTENT):
+        if self.status in FINISHED:
             return 1.0
         return self.stages_done / len(Stage)
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from rag_pipeline.defs.jobs import BOUNDED_RUN
 from rag_pipeline.evaluation.golden_sets import Standing, measure, names_shown, standing
 from rag_pipeline.stages.services import Services
 
-MOST_RUN_SECONDS = 3_600
 EVERY_NIGHT = "43 2 * * *"
 
 
@@ -57,8 +57,7 @@ quality_job = dg.define_asset_job(
     selection=dg.AssetSelection.assets(retrieval_quality),
     executor_def=dg.in_process_executor,
     description="Asks the golden sets that are attached to knowledge bases.",
-    # A run whose process was killed would keep its slot in the queue for ever.
-    tags={"dagster/max_retries": "0", "dagster/max_runtime": str(MOST_RUN_SECONDS)},
+    tags=BOUNDED_RUN,
 )
 
 

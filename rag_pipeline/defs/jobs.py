@@ -1,8 +1,15 @@
-"""The job of the document assets: in one process, without retries of whole batches."""
+"""The job of the document assets, in one process, without retries of whole batches; and how others are bounded."""
+
+from collections.abc import Mapping
 
 import dagster as dg
 
 from rag_pipeline.core.documents import Stage
+
+MOST_RUN_SECONDS = 3_600
+BOUNDED_RUN: Mapping[str, str] = {"dagster/max_retries": "0", "dagster/max_runtime": str(MOST_RUN_SECONDS)}
+"""Tags of jobs that hold no documents: recovery does not see that the process of such a run was killed, and it would
+keep its slot in the queue for ever."""
 
 documents_job = dg.define_asset_job(
     "documents_job",

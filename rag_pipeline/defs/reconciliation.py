@@ -6,12 +6,12 @@ They hang on an asset of their own: a check of a document asset would run with e
 import dagster as dg
 
 from rag_pipeline.core.reconciliation import Reconciled
+from rag_pipeline.defs.jobs import BOUNDED_RUN
 from rag_pipeline.defs.removal import Partitions
 from rag_pipeline.stages.reconcile import reconcile
 from rag_pipeline.stages.self_test import missed_terms, told
 from rag_pipeline.stages.services import Services
 
-MOST_RUN_SECONDS = 3_600
 EVERY_HOUR = "17 * * * *"
 """Off the full hour, when everything else starts."""
 
@@ -70,8 +70,7 @@ reconcile_job = dg.define_asset_job(
     selection=dg.AssetSelection.checks(stores_agree, exact_words_are_found),
     executor_def=dg.in_process_executor,
     description="Compares the stores and puts right what disagrees; tries whether BM25 finds words.",
-    # A run whose process was killed would keep its slot in the queue for ever.
-    tags={"dagster/max_retries": "0", "dagster/max_runtime": str(MOST_RUN_SECONDS)},
+    tags=BOUNDED_RUN,
 )
 
 reconcile_schedule = dg.ScheduleDefinition(

@@ -8,13 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import regex
-
 from rag_pipeline.core.ports import ParseRequest
 from rag_pipeline.evaluation.dataset import Dataset, texts, write_documents
 from rag_pipeline.evaluation.ingest import Ingested, ingest
 from rag_pipeline.evaluation.known_queries import KnownQueries
-from rag_pipeline.evaluation.measures import hit_at, interval, judged_units, mean, percentile, ranking_measures
+from rag_pipeline.evaluation.measures import (
+    hit_at,
+    interval,
+    judged_units,
+    mean,
+    percentile,
+    ranking_measures,
+    visible_text,
+)
 from rag_pipeline.parsing.registry import parse_file
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
@@ -28,9 +34,6 @@ WIDTH = 100
 TIMED_QUERIES = 50
 """Searched again as a user would, for the latencies."""
 USER_OPTIONS = RetrievalOptions(top_k=10)
-
-_INVISIBLE = regex.compile("[\\s\u00ad\u200b-\u200f\u2060\ufeff]+")
-"""What `is_blank` calls so; a byte order mark in front of the text does not survive parsing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +215,7 @@ class _Answers:
         for name in wanted & raw.keys() & files.keys():
             path = files[name]
             self._parsed[name] = parse_file(ParseRequest(path=path, file_name=path.name)).text
-            offsets[name] = _INVISIBLE.sub("", self._parsed[name]).find(_INVISIBLE.sub("", raw[name]))
+            offsets[name] = visible_text(self._parsed[name]).find(visible_text(raw[name]))
         for query_id, span in dataset.spans.items():
             offset = offsets.get(span.document, -1)
             if offset >= 0:
@@ -231,4 +234,4 @@ class _Answers:
 
 def _visible(text: str, end: int) -> int:
     """Visible characters before a position."""
-    return len(_INVISIBLE.sub("", text[:end]))
+    return len(visible_text(text[:end]))

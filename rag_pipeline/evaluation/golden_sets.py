@@ -25,7 +25,7 @@ from rag_pipeline.core.ports import Embedder
 from rag_pipeline.errors import ConfigurationError, VectorStoreUnavailableError
 from rag_pipeline.evaluation.dataset import Dataset, texts
 from rag_pipeline.evaluation.known_queries import KnownQueries
-from rag_pipeline.evaluation.measures import hit_at, judged_units, mean, ranking_measures
+from rag_pipeline.evaluation.measures import hit_at, judged_units, mean, ranking_measures, visible_text
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.query.results import RetrievalResult
 from rag_pipeline.query.retrieval import SearchEngine, retrieve
@@ -42,7 +42,6 @@ LATE_DOCUMENTS = 10_000
 NAMES_SHOWN = 5
 
 _PAGE = regex.compile(r".+#p\d+")
-_SPACE = regex.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,8 @@ def attach(services: Services, kb: str, dataset: Dataset) -> GoldenSet:
 def missing_documents(services: Services, golden: GoldenSet) -> tuple[str, ...]:
     """Names of documents with answers that are not in the knowledge base, or not READY yet."""
     names = sorted(golden.documents)
-    return tuple(name for name in names if name not in services.facts.golden_sets.document_ids(golden.kb_id, names))
+    there = services.facts.golden_sets.document_ids(golden.kb_id, names)
+    return tuple(name for name in names if name not in there)
 
 
 def measure(services: Services, golden: GoldenSet) -> Standing:
@@ -216,10 +216,10 @@ class _Asking:
             units = [judged_units(each.document_id, each, has_pages=self._golden.has_pages) for each in results]
             rankings[question.id] = list(dict.fromkeys(unit for found in units for unit in found))
             if question.answer is not None:
-                answer = _SPACE.sub("", question.answer)
+                answer = visible_text(question.answer)
                 answered.append(
                     [
-                        not relevant.keys().isdisjoint(found) and answer in _SPACE.sub("", result.text)
+                        not relevant.keys().isdisjoint(found) and answer in visible_text(result.text)
                         for found, result in zip(units[:10], results, strict=False)
                     ]
                 )

@@ -21,6 +21,10 @@ class KnownQueries(Embedder):
         """That of the embedder."""
         return self._embedder.identity
 
+    def passage_input(self, text: str) -> str:
+        """By the embedder."""
+        return self._embedder.passage_input(text)
+
     def embed_passages(self, texts: Sequence[str]) -> Vectors:
         """By the embedder."""
         return self._embedder.embed_passages(texts)

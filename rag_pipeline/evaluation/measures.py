@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import regex
 
 from rag_pipeline.query.results import RetrievalResult
 
@@ -15,6 +16,15 @@ NAMES = {
     "recall_100": "recall@100",
 }
 """Ours by `trec_eval`'s; `success` is whether one of the first is right."""
+
+
+_INVISIBLE = regex.compile("[\\s\u00ad\u200b-\u200f\u2060\ufeff]+")
+"""What `is_blank` calls so; a byte order mark in front of a text does not survive parsing."""
+
+
+def visible_text(text: str) -> str:
+    """A text in the form in which two copies of it are compared: line breaks and invisible characters may differ."""
+    return str(_INVISIBLE.sub("", text))
 
 
 def judged_units(name: str, result: RetrievalResult, *, has_pages: bool) -> list[str]:

@@ -129,7 +129,7 @@ class RagClient:
             TimeoutError: some are not settled in time; the message counts them by status.
         """
         ids = [document.id for document in map(_document_of, documents) if document is not None]
-        began = self._facts.documents.now()
+        began = self._facts.now()
         deadline = time.monotonic() + timeout_seconds
 
         def is_done(document: Document) -> bool:

@@ -19,7 +19,7 @@ A document that fails gets an observation with the reason on the failing asset, 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.core.documents import FINISHED, Stage, Status
 from rag_pipeline.core.staleness import stages_of, stale_stages
 from rag_pipeline.core.work import OutcomeKind, StageArtefact, StageOutcome, WorkItem
 from rag_pipeline.errors import GenerationSwitchedError, MissingArtefactError, OwnershipLostError
@@ -127,7 +127,7 @@ def _claim(
         owner = request.batch_id
     else:
         stale = _stale(services, request, items)
-        rebuilt = [item for item in stale if item.status in (Status.READY, Status.NO_CONTENT)]
+        rebuilt = [item for item in stale if item.status in FINISHED]
         claims.open_versions(rebuilt, {item.document_id: services.fingerprints(item) for item in rebuilt})
         owner = claims.begin_manual(request.run_id, [item.document_id for item in stale])
     items = claims.items(partition_keys=request.partition_keys)
@@ -145,7 +145,7 @@ def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem])
     for item in items:
         if item.batch_id is None and item.status in startable:
             found.append(item)
-        elif item.status in (Status.READY, Status.NO_CONTENT):
+        elif item.status in FINISHED:
             wanted = services.fingerprints(item)
             have = artefacts.get((item.document_id, item.version), {})
             present = {stage: artefact.fingerprint for stage, artefact in have.items()}
@@ -158,7 +158,7 @@ def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem])
 def _split(items: Sequence[WorkItem], owner: str) -> _Plan:
     mine = [item for item in items if item.batch_id == owner]
     others = [item for item in items if item.batch_id != owner]
-    is_settled = [item.batch_id is None and item.status in (Status.READY, Status.NO_CONTENT) for item in others]
+    is_settled = [item.batch_id is None and item.status in FINISHED for item in others]
     return _Plan(
         mine=mine,
         settled=[item for item, settled in zip(others, is_settled, strict=True) if settled],

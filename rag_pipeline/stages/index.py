@@ -8,11 +8,11 @@ import numpy as np
 from rag_pipeline.adapters.artefacts import vectors_from_parquet
 from rag_pipeline.core.chunk import Chunk, chunk_id
 from rag_pipeline.core.documents import Stage
-from rag_pipeline.core.ports import CollectionGeneration, SnapshotRef, VectorRow, Vectors
+from rag_pipeline.core.ports import CollectionGeneration, VectorRow, Vectors
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import InternalError, MissingArtefactError, RagPipelineError
 from rag_pipeline.stages.outcomes import Produced, failed, lost, produced
-from rag_pipeline.stages.snapshot import write_snapshot
+from rag_pipeline.stages.snapshot import snapshot_of, write_snapshot
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
 ROWS_PER_GROUP = 2_000
@@ -142,7 +142,7 @@ def _missing_rows(
 
 
 def _publish_snapshot(workspace: Workspace, item: WorkItem) -> None:
-    ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
+    ref = snapshot_of(item)
     if not workspace.services.snapshots.has(ref):
         # It was lost since its stage, with the folder or the machine: that is no reason to fail for ever.
         write_snapshot(workspace, item)

@@ -79,7 +79,7 @@ class _Comparison:
         self._services = services
         self._facts = services.facts.reconciliation
         self._repair = repair
-        self._old_enough = self._facts.now() - minimum_age
+        self._old_enough = services.facts.now() - minimum_age
         self._known = self._facts.knowledge_base_ids()
         self._to_rebuild: dict[str, Stage] = {}
         """Documents whose live version lacks something -> the first stage that has to be done again."""

@@ -35,8 +35,12 @@ def write_snapshot(workspace: Workspace, item: WorkItem) -> str:
     """
     services = workspace.services
     document = document_from_bytes(services.artefacts.get(workspace.input_key(item, Stage.PARSED_BLOCKS)))
-    ref = SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
-    return services.snapshots.write(ref, snapshot_content(item, document, workspace.chunks(item)))
+    return services.snapshots.write(snapshot_of(item), snapshot_content(item, document, workspace.chunks(item)))
+
+
+def snapshot_of(item: WorkItem) -> SnapshotRef:
+    """Which snapshot is that of the item's version."""
+    return SnapshotRef(kb_id=item.kb_id, document_id=item.document_id, version=item.version)
 
 
 def restore_snapshot(services: Services, live: SnapshotRef) -> bool:

@@ -9,10 +9,10 @@ from rag_pipeline.core.quotes import holds
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.settings import Settings
-from rag_pipeline_tests.conftest import own_settings
+from rag_pipeline_tests.cases.conftest import reading
 from rag_pipeline_tests.model_server import ModelServer
 from rag_pipeline_tests.parsing.pdf.pdf_files import Page, at, pdf
-from rag_pipeline_tests.stages.runner import KB, Runner, running
+from rag_pipeline_tests.stages.runner import KB, Runner
 
 
 def filler(sheet: int) -> str:
@@ -39,23 +39,8 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def runner(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with own_settings(servers, tmp_path_factory.mktemp("citations")) as own, running(own) as found:
-        documents = [found.system.client.submit(KB, content, filename=name) for name, content in FILES.items()]
-        assert found.run(*documents).ready == len(FILES)
+    with reading(servers, tmp_path_factory, FILES) as found:
         yield found
-
-
-@pytest.fixture
-def models() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture
-def client(runner: Runner, models: ModelServer) -> Iterator[RagClient]:
-    chat = {"chat_url": models.url, "chat_model": "m"}
-    with RagClient(runner.system.settings.model_copy(update=chat)) as client:
-        yield client
 
 
 def cited(client: RagClient, models: ModelServer, quotation: str, name: str) -> Citation:

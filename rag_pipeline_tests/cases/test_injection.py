@@ -9,10 +9,10 @@ from rag_pipeline.query.answers import Answer
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
 from rag_pipeline.settings import Settings
-from rag_pipeline_tests.conftest import own_settings
+from rag_pipeline_tests.cases.conftest import reading
 from rag_pipeline_tests.model_server import ModelServer
 from rag_pipeline_tests.parsing.pdf.pdf_files import Page, at, pdf
-from rag_pipeline_tests.stages.runner import KB, Runner, running
+from rag_pipeline_tests.stages.runner import KB, Runner
 
 QUESTION = "What is the deposit?"
 WHITE_TEXT = pdf(
@@ -36,9 +36,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def runner(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    with own_settings(servers, tmp_path_factory.mktemp("injection")) as own, running(own) as found:
-        documents = [found.system.client.submit(KB, content, filename=name) for name, content in FILES.items()]
-        assert found.run(*documents).ready == len(FILES)
+    with reading(servers, tmp_path_factory, FILES) as found:
         yield found
 
 
@@ -46,13 +44,6 @@ def runner(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def models() -> Iterator[ModelServer]:
     with ModelServer(answer=following) as server:
         yield server
-
-
-@pytest.fixture
-def client(runner: Runner, models: ModelServer) -> Iterator[RagClient]:
-    chat = {"chat_url": models.url, "chat_model": "m"}
-    with RagClient(runner.system.settings.model_copy(update=chat)) as client:
-        yield client
 
 
 def following(messages: list[dict[str, str]]) -> str:

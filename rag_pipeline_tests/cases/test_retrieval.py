@@ -12,22 +12,13 @@ from rag_pipeline.settings import Settings
 from rag_pipeline_tests.cases.book import Book
 from rag_pipeline_tests.conftest import clean_settings, own_settings
 from rag_pipeline_tests.contents import NOTHING, contents
+from rag_pipeline_tests.files import ODD_NAMES
 from rag_pipeline_tests.model_server import ModelServer, Scripted
 from rag_pipeline_tests.stages.runner import running
 
 NAMES = [
     "plain.txt",
-    "O'Brien report.txt",
-    'say "hi".txt',
-    "back\\slash\\t.txt",
-    "ends with backslash\\",
-    "evil.txt' or '1'=='1",
-    'x" or doc_id != "',
-    "100%_like.txt",
-    "{tpl} in [a].txt",
-    'a\\"b.txt',
-    "名称'引号.txt",
-    "semi;colon--.txt",
+    *ODD_NAMES,
     "new\nline.txt",
 ]
 REFUSED = "new\nline.txt"

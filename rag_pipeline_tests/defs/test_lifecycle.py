@@ -53,7 +53,7 @@ def run_job(system: System, name: str) -> str:
     assert answer["__typename"] == "LaunchRunSuccess", answer
     run_id = answer["run"]["runId"]
     return wait_until(
-        lambda: {run["runId"]: run["status"] for run in system.runs()}[run_id],
+        lambda: str({run["runId"]: run["status"] for run in system.runs()}[run_id]),
         lambda status: status in ("SUCCESS", "FAILURE", "CANCELED"),
     )
 

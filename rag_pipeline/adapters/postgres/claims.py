@@ -18,10 +18,12 @@ from rag_pipeline.adapters.postgres.schema import (
     document_versions,
     documents,
     knowledge_bases,
+    of_live_version,
+    of_newest_version,
     stage_artefacts,
     stage_attempts,
 )
-from rag_pipeline.core.documents import SETTLED, WORKING, Stage, Status, allowed_from
+from rag_pipeline.core.documents import FINISHED, SETTLED, WORKING, Stage, Status, allowed_from
 from rag_pipeline.core.work import RUN_DIED, StageArtefact, WorkItem
 
 _STARTABLE = tuple(Status(status) for status in allowed_from(Status.PARSING) if status not in WORKING)
@@ -133,7 +135,7 @@ class Claims:
             return frozenset()
         statement = sa.select(documents.c.partition_key).where(
             documents.c.partition_key.in_(partition_keys),
-            documents.c.status.in_((Status.READY, Status.NO_CONTENT)),
+            documents.c.status.in_(FINISHED),
             documents.c.batch_id.is_(None),
         )
         with transaction(self._engine) as connection:
@@ -226,32 +228,31 @@ class Claims:
         unfinished = (documents.c.batch_id == closed.id, documents.c.status.in_(WORKING | {Status.PENDING}))
         # A run that never began has counted nothing yet, and might die in its start for ever.
         attempt = documents.c.attempt + (1 if closed.run_id is None else 0)
+        died = {
+            "batch_id": None,
+            "attempt": attempt,
+            "error_stage": _LAST_STAGE_BEGUN,
+            "error_code": RUN_DIED,
+            "updated_at": sa.func.now(),
+        }
         dead = connection.execute(
             sa.update(documents)
             .where(*unfinished, attempt - documents.c.uncounted_attempts >= self._max_attempts)
             .values(
+                **died,
                 status=Status.FAILED,
-                batch_id=None,
-                attempt=attempt,
-                error_stage=_LAST_STAGE_BEGUN,
-                error_code=RUN_DIED,
                 error_class="dead",
                 error_message=f"{reason}; gave up after {self._max_attempts} attempts, retry by hand when it is mended",
-                updated_at=sa.func.now(),
             )
         )
         requeued = connection.execute(
             sa.update(documents)
             .where(*unfinished)
             .values(
+                **died,
                 status=Status.PENDING,
-                batch_id=None,
-                attempt=attempt,
-                error_stage=_LAST_STAGE_BEGUN,
-                error_code=RUN_DIED,
                 error_class="temporary",
                 error_message=f"{reason}; it is tried again",
-                updated_at=sa.func.now(),
             )
         )
         connection.execute(sa.update(documents).where(documents.c.batch_id == closed.id).values(batch_id=None))
@@ -265,7 +266,7 @@ class Claims:
 
 _LAST_STAGE_BEGUN = sa.func.coalesce(
     sa.select(stage_attempts.c.stage)
-    .where(stage_attempts.c.document_id == documents.c.id, stage_attempts.c.version == documents.c.version)
+    .where(of_newest_version(stage_attempts))
     .order_by(stage_attempts.c.id.desc())
     .limit(1)
     .correlate(documents)
@@ -274,21 +275,17 @@ _LAST_STAGE_BEGUN = sa.func.coalesce(
 )
 
 
-_VERSION_OF_DOCUMENT = sa.and_(
-    document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version
+_OF_VERSION = (
+    document_versions.c.sha256,
+    document_versions.c.size_bytes,
+    document_versions.c.object_key,
+    document_versions.c.metadata,
 )
 
 ITEMS = (
-    sa.select(
-        documents,
-        knowledge_bases.c.name.label("kb_name"),
-        document_versions.c.sha256,
-        document_versions.c.size_bytes,
-        document_versions.c.object_key,
-        document_versions.c.metadata,
-    )
+    sa.select(documents, knowledge_bases.c.name.label("kb_name"), *_OF_VERSION)
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-    .join(document_versions, _VERSION_OF_DOCUMENT)
+    .join(document_versions, of_newest_version(document_versions))
 )
 
 LIVE_ITEMS = (
@@ -296,18 +293,10 @@ LIVE_ITEMS = (
         *(column for column in documents.c if column.name != "version"),
         document_versions.c.version,
         knowledge_bases.c.name.label("kb_name"),
-        document_versions.c.sha256,
-        document_versions.c.size_bytes,
-        document_versions.c.object_key,
-        document_versions.c.metadata,
+        *_OF_VERSION,
     )
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-    .join(
-        document_versions,
-        sa.and_(
-            document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.live_version
-        ),
-    )
+    .join(document_versions, of_live_version(document_versions))
 )
 """As `ITEMS`, but of the versions that answer queries."""
 

@@ -10,7 +10,13 @@ import sqlalchemy as sa
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.live_generation import hold_live
 from rag_pipeline.adapters.postgres.paging import page_of
-from rag_pipeline.adapters.postgres.schema import document_versions, documents, knowledge_bases, stage_artefacts
+from rag_pipeline.adapters.postgres.schema import (
+    document_versions,
+    documents,
+    knowledge_bases,
+    of_newest_version,
+    stage_artefacts,
+)
 from rag_pipeline.adapters.postgres.versions import is_in, make_live
 from rag_pipeline.core.documents import (
     SETTLED,
@@ -176,14 +182,9 @@ class Documents:
 
     def next_retry(self, kb_id: str) -> datetime | None:
         """When the first failed document of a knowledge base is tried again by itself; None if none is."""
-        statement = sa.select(sa.func.min(documents.c.available_at)).where(documents.c.kb_id == kb_id, *_TRIED_AGAIN)
+        statement = sa.select(sa.func.min(documents.c.available_at)).where(documents.c.kb_id == kb_id, TRIED_AGAIN)
         with transaction(self._engine) as connection:
             return connection.execute(statement).scalar()
-
-    def now(self) -> datetime:
-        """PostgreSQL's time, which all times of documents are."""
-        with transaction(self._engine) as connection:
-            return connection.execute(sa.select(sa.func.now())).scalar_one()
 
     def retry(self, document_id: str) -> Document:
         """Hand a FAILED or CANCELED document back to the sensor; finished stages are not done again.
@@ -361,22 +362,14 @@ _SELECT = (
         document_versions.c.warnings,
         document_versions.c.metadata,
         document_versions.c.created_by,
-        sa.select(sa.func.count())
-        .where(
-            stage_artefacts.c.document_id == documents.c.id,
-            stage_artefacts.c.version == documents.c.version,
-        )
-        .scalar_subquery()
-        .label("stages_done"),
+        sa.select(sa.func.count()).where(of_newest_version(stage_artefacts)).scalar_subquery().label("stages_done"),
     )
     .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-    .join(
-        document_versions,
-        sa.and_(document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version),
-    )
+    .join(document_versions, of_newest_version(document_versions))
 )
 
-_TRIED_AGAIN = (documents.c.status == Status.FAILED, documents.c.error_class == "temporary")
+TRIED_AGAIN = sa.and_(documents.c.status == Status.FAILED, documents.c.error_class == "temporary")
+"""What the recovery puts back into the queue when its time has come."""
 
 _SET_BY_INSERT = (documents.c.live_version, documents.c.attempt, documents.c.created_at, documents.c.updated_at)
 

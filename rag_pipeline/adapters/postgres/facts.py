@@ -1,5 +1,6 @@
 """The facts database as one object: opened once per process, closed at the end."""
 
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -57,6 +58,12 @@ class Facts:
     def ledger(self, *, batch_id: str, run_id: str) -> StageLedger:
         """The ledger of one batch."""
         return StageLedger(self.engine, batch_id=batch_id, run_id=run_id, retry=self._retry)
+
+    def now(self) -> datetime:
+        """The database's clock, which all its times are of."""
+        with transaction(self.engine) as connection:
+            found: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+        return found
 
     def live_generation(self) -> tuple[CollectionGeneration, str] | None:
         """The collection that answers queries and the key of its embedder; None before the first index."""

@@ -23,6 +23,7 @@ from rag_pipeline.adapters.postgres.schema import (
     documents,
     generation_documents,
     knowledge_bases,
+    of_live_version,
     stage_artefacts,
 )
 from rag_pipeline.core.documents import Stage, Status
@@ -147,13 +148,7 @@ class NextGenerations:
             sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(document_versions.c.token_count), 0))
             .select_from(documents)
             .join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .join(
-                document_versions,
-                sa.and_(
-                    document_versions.c.document_id == documents.c.id,
-                    document_versions.c.version == documents.c.live_version,
-                ),
-            )
+            .join(document_versions, of_live_version(document_versions))
             .where(*_lacking(collection or ""))
         )
         with transaction(self._engine) as connection:
@@ -268,11 +263,7 @@ class NextGenerations:
 
 def _lacking(collection: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Documents with a version that answers, or will when its knowledge base is whole, and is not in the collection."""
-    is_there = sa.exists().where(
-        generation_documents.c.collection == collection,
-        generation_documents.c.document_id == documents.c.id,
-        generation_documents.c.version == documents.c.live_version,
-    )
+    is_there = sa.exists().where(generation_documents.c.collection == collection, of_live_version(generation_documents))
     return (
         documents.c.live_version.is_not(None),
         documents.c.status != Status.DELETING,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.schema import document_versions, documents, stage_artefacts, stage_attempts
-from rag_pipeline.core.documents import WORKING, Stage, Status
+from rag_pipeline.core.documents import FINISHED, WORKING, Stage, Status
 
 _TO_COME = WORKING | {Status.PENDING}
 _INPUTS: Mapping[Stage, tuple[str, ...]] = {
@@ -162,4 +162,4 @@ def _derived_status(status: Status, last: str | None, *, has_artefact: bool) -> 
         return None
     if status in (Status.CANCELING, Status.CANCELED, Status.DELETING):
         return "CANCELED"
-    return "SKIPPED" if status in (Status.READY, Status.NO_CONTENT) else "WAITING"
+    return "SKIPPED" if status in FINISHED else "WAITING"

@@ -20,6 +20,7 @@ from rag_pipeline.adapters.postgres.schema import (
     documents,
     images,
     knowledge_bases,
+    of_live_version,
     stage_artefacts,
 )
 from rag_pipeline.core.documents import Stage, Status
@@ -96,7 +97,7 @@ class Passages:
     def images(self, document_ids: Sequence[str]) -> dict[str, list[StoredImage]]:
         """Images of the live versions of the documents, in order, by document id."""
         statement = (
-            self._seen(sa.select(images).join(documents, _is_live(images)))
+            self._seen(sa.select(images).join(documents, of_live_version(images)))
             .where(images.c.document_id.in_(document_ids))
             .order_by(images.c.document_id, images.c.position)
         )
@@ -116,10 +117,7 @@ class Passages:
 
     def image_key(self, image_id: str) -> str | None:
         """Object key of an image of a live version; None if there is none that may be used."""
-        return self._key(
-            images.c.object_key,
-            images.c.id == image_id,
-        )
+        return self._key(images.c.object_key, images.c.id == image_id)
 
     def original_key(self, document_id: str, version: int) -> str | None:
         """Object key of the original of a live version; None if there is none that may be used."""
@@ -131,7 +129,7 @@ class Passages:
 
     def _key(self, column: sa.Column[Any], *wanted: sa.ColumnElement[bool]) -> str | None:
         """A column of a row of a live version that may be used; None if there is none."""
-        statement = self._seen(sa.select(column).join(documents, _is_live(column.table))).where(*wanted)
+        statement = self._seen(sa.select(column).join(documents, of_live_version(column.table))).where(*wanted)
         with reading(self._engine) as connection:
             found: str | None = connection.execute(statement).scalar()
         return found
@@ -143,7 +141,7 @@ class Passages:
             documents.c.file_name,
             documents.c.source_path,
             _LIVE_VERSION.c.metadata.label("document_metadata"),
-        ).join(documents, _is_live(chunks))
+        ).join(documents, of_live_version(chunks))
         statement = self._seen(of_live).where(wanted).order_by(chunks.c.document_id, chunks.c.chunk_index)
         with reading(self._engine) as connection:
             return [_stored_chunk(row) for row in connection.execute(statement).mappings().all()]
@@ -152,12 +150,7 @@ class Passages:
         """A query over `documents`, of those that may be used; access and filters are of the live version."""
         return (
             statement.join(knowledge_bases, knowledge_bases.c.id == documents.c.kb_id)
-            .join(
-                _LIVE_VERSION,
-                sa.and_(
-                    _LIVE_VERSION.c.document_id == documents.c.id, _LIVE_VERSION.c.version == documents.c.live_version
-                ),
-            )
+            .join(_LIVE_VERSION, of_live_version(_LIVE_VERSION))
             .where(*self._visible)
         )
 
@@ -190,11 +183,6 @@ def knowledge_base_of(engine: sa.Engine, evidence_id: str) -> str | None:
     statement = sa.select(documents.c.kb_id).where(documents.c.id.in_(of_image.union_all(of_chunk)))
     with reading(engine) as connection:
         return connection.execute(statement).scalar()
-
-
-def _is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Rows of the version of their document that answers queries."""
-    return sa.and_(documents.c.id == table.c.document_id, documents.c.live_version == table.c.version)
 
 
 def _scope_clauses(scope: DocumentScope) -> list[sa.ColumnElement[bool]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -14,6 +13,7 @@ from rag_pipeline.adapters.postgres.schema import (
     documents,
     images,
     knowledge_bases,
+    of_live_version,
     paid_embeddings,
     stage_artefacts,
 )
@@ -67,12 +67,6 @@ class Reconciliation:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-
-    def now(self) -> datetime:
-        """The database's clock."""
-        with transaction(self._engine) as connection:
-            found: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
-        return found
 
     def knowledge_base_ids(self) -> frozenset[str]:
         """Every knowledge base that this database has ever had; what bears another id is not ours."""
@@ -144,20 +138,10 @@ class Reconciliation:
 
     def incomplete_versions(self) -> list[str]:
         """Documents whose live version has more or fewer chunk rows than chunks were made."""
-        counted = (
-            sa.select(sa.func.count())
-            .where(chunks.c.document_id == documents.c.id, chunks.c.version == documents.c.live_version)
-            .scalar_subquery()
-        )
+        counted = sa.select(sa.func.count()).where(of_live_version(chunks)).scalar_subquery()
         statement = (
             sa.select(documents.c.id)
-            .join(
-                document_versions,
-                sa.and_(
-                    document_versions.c.document_id == documents.c.id,
-                    document_versions.c.version == documents.c.live_version,
-                ),
-            )
+            .join(document_versions, of_live_version(document_versions))
             .where(document_versions.c.chunk_count != counted, documents.c.status != Status.DELETING)
         )
         with transaction(self._engine) as connection:

@@ -7,11 +7,9 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.claims import ITEMS, work_item
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import documents, stage_artefacts, stage_attempts
-from rag_pipeline.core.documents import Stage, Status
+from rag_pipeline.adapters.postgres.schema import documents, of_newest_version, stage_artefacts, stage_attempts
+from rag_pipeline.core.documents import FINISHED, Stage
 from rag_pipeline.core.work import OutcomeKind, StageOutcome
-
-_FINISHED = (Status.READY, Status.NO_CONTENT)
 
 
 def finished_outcomes(engine: sa.Engine, run_id: str) -> list[StageOutcome]:
@@ -29,21 +27,16 @@ def finished_outcomes(engine: sa.Engine, run_id: str) -> list[StageOutcome]:
         .join(
             stage_attempts,
             sa.and_(
-                stage_attempts.c.document_id == documents.c.id,
-                stage_attempts.c.version == documents.c.version,
+                of_newest_version(stage_attempts),
                 stage_attempts.c.run_id == run_id,
                 stage_attempts.c.status == "SUCCESS",
             ),
         )
         .join(
             stage_artefacts,
-            sa.and_(
-                stage_artefacts.c.document_id == documents.c.id,
-                stage_artefacts.c.version == documents.c.version,
-                stage_artefacts.c.stage == stage_attempts.c.stage,
-            ),
+            sa.and_(of_newest_version(stage_artefacts), stage_artefacts.c.stage == stage_attempts.c.stage),
         )
-        .where(documents.c.status.in_(_FINISHED), documents.c.batch_id.is_(None))
+        .where(documents.c.status.in_(FINISHED), documents.c.batch_id.is_(None))
         .order_by(stage_attempts.c.id)
     )
     with transaction(engine) as connection:

@@ -322,6 +322,16 @@ golden_results = sa.Table(
 )
 
 
+def of_newest_version(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Rows of the newest version of their document."""
+    return sa.and_(table.c.document_id == documents.c.id, table.c.version == documents.c.version)
+
+
+def of_live_version(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Rows of the version of their document that answers queries."""
+    return sa.and_(table.c.document_id == documents.c.id, table.c.version == documents.c.live_version)
+
+
 def migrate(url: str, *, revision: str = "head") -> None:
     """Bring the database to the newest schema; safe to run at the same time from several processes.
 

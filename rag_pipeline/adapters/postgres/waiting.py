@@ -6,8 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from rag_pipeline.adapters.postgres.documents import TRIED_AGAIN
 from rag_pipeline.adapters.postgres.engine import transaction
-from rag_pipeline.adapters.postgres.schema import batches, document_versions, documents
+from rag_pipeline.adapters.postgres.schema import batches, document_versions, documents, of_newest_version
 from rag_pipeline.core.documents import Status
 from rag_pipeline.core.work import RUN_DIED, BatchPlan, Candidate
 
@@ -84,8 +85,7 @@ class WaitingDocuments:
         due = (
             sa.select(documents.c.id)
             .where(
-                documents.c.status == Status.FAILED,
-                documents.c.error_class == "temporary",
+                TRIED_AGAIN,
                 documents.c.available_at <= sa.func.now(),
                 documents.c.batch_id.is_(None),
             )
@@ -161,10 +161,7 @@ _WAITING = (
         ).label("died_runs"),
     )
     .join(_TURNS, _TURNS.c.id == documents.c.id)
-    .join(
-        document_versions,
-        sa.and_(document_versions.c.document_id == documents.c.id, document_versions.c.version == documents.c.version),
-    )
+    .join(document_versions, of_newest_version(document_versions))
     .where(_IS_WAITING)
     .order_by(_TURNS.c.turn, documents.c.available_at, documents.c.created_at, documents.c.id)
     .with_for_update(of=documents, skip_locked=True)

@@ -12,20 +12,11 @@ from rag_pipeline.core.documents import Document, KnowledgeBase, Status
 from rag_pipeline.core.filters import DocumentScope, parse_filters
 from rag_pipeline.core.passages import StoredImage
 from rag_pipeline_tests.adapters.postgres.rows import chunk, items, make_ready, register, set_status
+from rag_pipeline_tests.files import ODD_NAMES
 
 EVERYTHING = DocumentScope()
 ODD_VALUES = [
-    "O'Brien report.txt",
-    'say "hi".txt',
-    "back\\slash\\t.txt",
-    "ends with backslash\\",
-    "evil.txt' or '1'=='1",
-    'x" or doc_id != "',
-    "100%_like.txt",
-    "{tpl} in [a].txt",
-    'a\\"b.txt',
-    "名称'引号.txt",
-    "semi;colon--.txt",
+    *ODD_NAMES,
     "%s %(name)s :name $1 ?",
 ]
 

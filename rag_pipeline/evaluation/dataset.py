@@ -68,7 +68,9 @@ def read_dataset(folder: Path, *, most_queries: int | None = None) -> Dataset:
             for row in (_rows(evidence) if evidence.is_file() else ())
             if "start" in row
         }
-    except (OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise _no_test_set(folder, f"{error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError) as error:
         raise _no_test_set(folder, repr(error)) from error
     if not queries:
         raise _no_test_set(folder, "no question is judged")

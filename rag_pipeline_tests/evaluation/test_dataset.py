@@ -47,3 +47,8 @@ def test_a_folder_that_is_no_test_set_is_named(tmp_path: Path, name: str) -> Non
     (tmp_path / name).write_text("neither\tone nor the other\n")
     with pytest.raises(ConfigurationError, match=r"is no test set.*wanted: queries\.jsonl"):
         read_dataset(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere is no test set: .*qrels\.tsv: No such file or directory"):
+        read_dataset(tmp_path / "nowhere")

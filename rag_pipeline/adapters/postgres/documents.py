@@ -196,7 +196,7 @@ class Documents:
             document = self._one(connection, document_id)
             if not self._requeue(connection, document_id):
                 raise IllegalTransitionError(
-                    f"{document.file_name} is {document.status}: only FAILED or CANCELED retry"
+                    f"{document.source_path} is {document.status}: only FAILED or CANCELED retry"
                 )
             return self._one(connection, document_id)
 

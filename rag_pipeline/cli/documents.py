@@ -86,9 +86,10 @@ def submit(
         if not as_json:
             known = [result.document for result in accepted if result.document and result.document.duplicate]
             queued = sum(document.status is Status.PENDING for document in known)
+            told = "their metadata updated, " if metadata and known else ""
             console.print(
-                f"{len(accepted) - len(known)} new or changed, {len(known)} known already ({queued} of them queued "
-                f"again), {len(results) - len(accepted)} refused"
+                f"{len(accepted) - len(known)} new or changed, {len(known)} known already ({told}{queued} of them "
+                f"queued again), {len(results) - len(accepted)} refused"
             )
         failed = len(results) - len(accepted)
         if wait and accepted:

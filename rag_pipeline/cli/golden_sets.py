@@ -54,8 +54,11 @@ def ask_set(services: Services, kb: str, *, as_json: bool) -> None:
 
 def list_sets(services: Services, *, as_json: bool) -> None:
     """All sets with their newest results."""
-    for golden in services.facts.golden_sets.all():
+    found = services.facts.golden_sets.all()
+    for golden in found:
         _print(standing(services, golden), as_json=as_json)
+    if not found and not as_json:
+        console.print("[dim]no golden set is attached; `rag-pipeline evaluate FOLDER --attach KB` does it[/]")
 
 
 def _attached(services: Services, kb: str) -> GoldenSet:

@@ -27,6 +27,8 @@ _STYLES = {
     "WAITING": "cyan",
     "RUNNING": "blue",
 }
+HASH_DIGITS = 12
+"""Of a SHA-256 in a table."""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +70,7 @@ def delete(
     _one_of(document, kb)
     what = f"the knowledge base {kb!r} with all its documents" if kb is not None else repr(document)
     if not yes and not as_json:
-        typer.confirm(f"Delete {what}?", abort=True)
+        _confirm_delete(what)
     with RagClient.from_env() as client:
         if kb is not None:
             deletion = client.delete_knowledge_base(kb, reason=reason)
@@ -89,6 +91,8 @@ def deletions(
         found = client.deletions(only_unfinished=unfinished, limit=limit)
     for each in found:
         _print(as_json, each, _deletion_line(each))
+    if not found and not as_json:
+        console.print("[dim]every deletion is finished[/]" if unfinished else "[dim]nothing was deleted[/]")
 
 
 def show_node_log(
@@ -129,6 +133,14 @@ def reconcile(
         _print_reconciled(found)
     if not found.agrees:
         raise typer.Exit(1)
+
+
+def _confirm_delete(what: str) -> None:
+    try:
+        typer.confirm(f"Delete {what}?", abort=True)
+    except typer.Abort:
+        console.print("nothing was deleted; [bold]--yes[/] answers where nobody can")
+        raise typer.Exit(1) from None
 
 
 def _print(as_json: bool, value: object, line: str) -> None:
@@ -180,7 +192,7 @@ def _node_cells(entry: NodeLogEntry) -> list[str]:
 def _summary(facts: Mapping[str, object]) -> str:
     """`pages=10, characters=23000`: what fits on a line."""
     shown = {key: value for key, value in facts.items() if isinstance(value, str | int | float) and key != "preview"}
-    return ", ".join(f"{key}={value}" for key, value in shown.items())
+    return ", ".join(f"{key}={str(value)[:HASH_DIGITS] if key == 'sha256' else value}" for key, value in shown.items())
 
 
 def _print_reconciled(found: Reconciled) -> None:

@@ -1,9 +1,12 @@
 """The command line: `rag-pipeline --help`.
 
-Exit codes: 0 done, 1 something failed (its message says what to do), 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 something failed (its message says what to do), 2 wrong usage, 130 interrupted, 143 terminated.
 """
 
+import signal
 import sys
+from types import FrameType
+from typing import Never
 
 import typer
 from rich.console import Console
@@ -26,6 +29,7 @@ for module in (servers, demo, documents, questions, lifecycle, versions, inspect
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
     for warning in Settings.unknown_variables():
         Console(stderr=True).print(f"[bold yellow]warning[/] {escape(warning)}", highlight=False)
     try:
@@ -36,6 +40,11 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _terminate(number: int, _frame: FrameType | None) -> Never:
+    """End as after an error, so that temporary folders and processes go."""
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

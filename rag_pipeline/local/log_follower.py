@@ -1,6 +1,7 @@
 """Show several processes' logs as one: new lines as they come, with the time and the process's name in front.
 
-Routine lines of Dagster, and the stacks of failures that name their documents, are left out; the files have them.
+Routine lines of Dagster, a sensor's reason to skip that it gave before, and the stacks of failures that name their
+documents, are left out; the files have them.
 """
 
 import re
@@ -20,6 +21,7 @@ _ROUTINE = re.compile(
     r"|skipped: (?:No document is waiting|The inbox is empty|Nothing to put right)"
 )
 """Lines that come every few seconds while nothing happens, and every event of every run: they stay in the log file."""
+_SKIPPED = re.compile(r"(?P<sensor>\S+ \S+) skipped: (?P<reason>.*)")
 _DOCUMENTS_FAILED = re.compile(r"^dagster\._core\.definitions\.events\.Failure: ")
 _STACK = re.compile(r"^\s*Stack Trace:")
 
@@ -43,6 +45,22 @@ class _StackFilter:
         return self._is_in_stack
 
 
+class _SkipFilter:
+    """Drops the reason that a sensor or schedule gives for skipping while it stays the same."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+
+    def drops(self, line: str) -> bool:
+        """Whether the next line of the log says what this sensor said last."""
+        found = _SKIPPED.search(line)
+        if found is None:
+            return False
+        before = self._reasons.get(found["sensor"])
+        self._reasons[found["sensor"]] = found["reason"]
+        return before == found["reason"]
+
+
 class LogFollower:
     """Follows files from their present end, in a thread, until the context ends."""
 
@@ -53,6 +71,7 @@ class LogFollower:
         self._positions = {name: path.stat().st_size if path.exists() else 0 for name, path in logs.items()}
         self._partial = dict.fromkeys(logs, "")
         self._stacks = {name: _StackFilter() for name in logs}
+        self._skips = _SkipFilter()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-follower", daemon=True)
 
@@ -85,5 +104,6 @@ class LogFollower:
             for line in lines:
                 plain = _COLOUR.sub("", line)
                 text = _OWN_TIME.sub("", plain).rstrip()
-                if not self._stacks[name].drops(plain) and text and not _ROUTINE.search(text):
+                is_noise = self._stacks[name].drops(plain) or self._skips.drops(text) or _ROUTINE.search(text)
+                if text and not is_noise:
                     self._write(f"{time.strftime('%H:%M:%S')} {name:<{self._width}} | {text}")

@@ -105,7 +105,8 @@ class VisualEvidence:
                 if key is not None:
                     return self._draw(key)
         raise ResourceNotFoundError(
-            f"{chunk.source_path} has no page or image to show here: its passages are text (character {chunk.start})"
+            f"{chunk.source_path} has no page or image to show here: the text of the passage is the evidence "
+            f"(characters {chunk.start} to {chunk.end})"
         )
 
     def _page_size(self, visible: Passages, chunk: StoredChunk, page: int) -> tuple[float, float] | None:
@@ -200,4 +201,7 @@ def _box(region: Mapping[str, Any]) -> BoundingBox | None:
 
 
 def _nothing(evidence_id: str) -> ResourceNotFoundError:
-    return ResourceNotFoundError(f"there is no image or passage {evidence_id!r} to show")
+    return ResourceNotFoundError(
+        f"there is no image or passage {evidence_id!r} to show; after a re-index or new bytes the passages of a "
+        "document have new ids: search again"
+    )

@@ -27,7 +27,8 @@ def test_a_set_on_its_way(runner: Runner, command: Command, tmp_path: Path) -> N
     folder = str(write_questions(tmp_path / "birds", {"kestrel": "kestrel", "merlin": "merlin.txt"}))
     kestrel = runner.submit("kestrel.txt", "The kestrel and the vole.")
     runner.run(kestrel)
-    assert command("evaluate", "--list").stdout == ""
+    assert command("evaluate", "--list", "--json").stdout == ""
+    assert "no golden set is attached" in command("evaluate", "--list").stdout
     (attached,) = lines(command("evaluate", folder, "--attach", KB, "--json"))
     assert (attached["set"], attached["questions"], attached["judged"]) == ("birds", 2, "documents")
     assert attached["missing"] == ["merlin.txt"]

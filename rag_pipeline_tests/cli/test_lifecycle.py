@@ -42,13 +42,17 @@ def test_one_target_is_named(command: Command, arguments: tuple[str, ...]) -> No
 def test_delete_asks_and_shows_how_far_it_is(runner: Runner, command: Command) -> None:
     document = runner.submit("delete.txt", "To be deleted.")
     runner.run_queued()
-    assert command("delete", document.id, answer="n\n").exit_code == 1
+    for answer in ("n\n", ""):
+        refused = command("delete", document.id, answer=answer)
+        assert refused.exit_code == 1
+        assert "nothing was deleted; --yes" in refused.stdout
     assert runner.now(document).status is Status.READY
     (deletion,) = lines(command("delete", document.id, "--json", "--reason", "old"))
     assert (deletion["name"], deletion["finished_at"]) == ("delete.txt", None)
     assert "deleting document delete.txt" in command("deletions", "--unfinished").stdout
     runner.remove()
-    assert command("deletions", "--unfinished").stdout == ""
+    assert command("deletions", "--unfinished", "--json").stdout == ""
+    assert "every deletion is finished" in command("deletions", "--unfinished").stdout
     assert "deleted document delete.txt" in command("delete", document.id, "--yes", "--wait").stdout
     assert "1 vectors" in command("deletions").stdout
 

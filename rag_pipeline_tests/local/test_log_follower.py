@@ -48,3 +48,20 @@ def test_only_faults_of_the_program_show_a_stack(tmp_path: Path, error: str, sho
     assert shown in text
     assert ('File "' in text) is has_stack
     assert "RUN_FAILURE" in text
+
+
+def test_a_reason_to_skip_is_shown_when_it_changes(tmp_path: Path) -> None:
+    log = tmp_path / "daemon.log"
+    log.touch()
+    lines: list[str] = []
+    with LogFollower({"daemon": log}, lines.append), log.open("a") as output:
+        for reason in ("2 batches wait", "2 batches wait", "1 batch waits", "2 batches wait"):
+            for sensor in ("waiting_documents", "recovery"):
+                said = f"dagster.daemon.SensorDaemon - INFO - Sensor {sensor} skipped: {reason}"
+                output.write(f"2026-11-30 08:00:00 +0000 - {said}\n")
+    shown = [line.partition("Sensor ")[2] for line in lines]
+    assert shown == [
+        f"{sensor} skipped: {reason}"
+        for reason in ("2 batches wait", "1 batch waits", "2 batches wait")
+        for sensor in ("waiting_documents", "recovery")
+    ]

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from rag_pipeline.adapters.postgres.engine import transaction
 from rag_pipeline.adapters.postgres.json_rows import to_json
+from rag_pipeline.adapters.postgres.knowledge_bases import active_knowledge_base
 from rag_pipeline.adapters.postgres.paging import page_of
 from rag_pipeline.adapters.postgres.passages import Passages
 from rag_pipeline.adapters.postgres.schema import (
@@ -39,14 +40,9 @@ class Conversations:
         self._engine = engine
 
     def create(self, kb: str, *, title: str = "") -> Conversation:
-        """A new conversation about the knowledge base of that name. Raises `ResourceNotFoundError`."""
-        active = sa.select(knowledge_bases.c.id).where(
-            knowledge_bases.c.name == clean_text(kb), knowledge_bases.c.status == "ACTIVE"
-        )
+        """A new conversation about the knowledge base of that name; raises as `KnowledgeBases.active`."""
         with transaction(self._engine) as connection:
-            kb_id = connection.execute(active).scalar()
-            if kb_id is None:
-                raise ResourceNotFoundError(f"there is no knowledge base {kb!r}")
+            kb_id = active_knowledge_base(connection, kb).id
             row = connection.execute(
                 sa.insert(conversations)
                 .values(id=uuid.uuid4().hex, kb_id=kb_id, title=_title(title))

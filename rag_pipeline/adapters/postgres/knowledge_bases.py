@@ -13,6 +13,9 @@ from rag_pipeline.core.documents import KnowledgeBase
 from rag_pipeline.core.partitions import has_control_characters
 from rag_pipeline.errors import ConfigurationError, KnowledgeBaseInactiveError, ResourceNotFoundError
 
+NAMES_SHOWN = 10
+"""In the message about an unknown one."""
+
 
 class KnowledgeBases:
     """Create and find knowledge bases. Names are unique among those not deleted; the id never changes."""
@@ -65,13 +68,22 @@ def active_knowledge_base(connection: sa.Connection, name: str, *, lock: bool = 
     row = connection.execute(statement).mappings().first() if not has_control_characters(name) else None
     if row is None:
         raise ResourceNotFoundError(
-            f"there is no knowledge base {name!r}; make it with `rag-pipeline submit --kb`, "
+            f"there is no knowledge base {name!r} ({_names(connection)}); make it with `rag-pipeline submit --kb`, "
             f"or create_knowledge_base({name!r}) in Python"
         )
     found = _knowledge_base(row)
     if found.status != "ACTIVE":
         raise KnowledgeBaseInactiveError(f"the knowledge base {name!r} is {found.status} and takes no new work")
     return found
+
+
+def _names(connection: sa.Connection) -> str:
+    """Those that there are, for who has misspelt one."""
+    active = sa.select(table.c.name).where(table.c.status == "ACTIVE").order_by(table.c.name).limit(NAMES_SHOWN + 1)
+    names = [repr(name) for name in connection.execute(active).scalars()]
+    if not names:
+        return "there is none yet"
+    return f"there are {', '.join(names[:NAMES_SHOWN])}{' and more' if len(names) > NAMES_SHOWN else ''}"
 
 
 def _knowledge_base(row: Mapping[Any, Any]) -> KnowledgeBase:

@@ -25,13 +25,16 @@ _INPUTS: Mapping[Stage, tuple[str, ...]] = {
     Stage.INDEX_WRITES: ("chunks", "vectors"),
 }
 """What a stage begins with, by the names under which the stages before it report them."""
+CLEANUP = "cleanup"
+"""The node that removes a replaced version from every store, after its time to be rolled back to is over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLogEntry:
-    """One attempt of one stage, or a stage that has none."""
+    """One attempt of one stage, a stage that has none, or the removal of a replaced version."""
 
     node: str
+    """A stage's name, or `CLEANUP`."""
     status: str
     """WAITING, RUNNING, SUCCESS, SKIPPED, FAILED or CANCELED."""
     version: int
@@ -54,16 +57,19 @@ class _Rows:
     artefacts: Sequence[Mapping[Any, Any]]
     files: dict[int, Mapping[str, object]]
     """File facts by version."""
+    replaced: frozenset[int]
+    """Versions that are kept for a while although another one answers."""
 
 
 def node_log(engine: sa.Engine, document_id: str) -> list[NodeLogEntry]:
-    """Every attempt for a document, oldest first, then the stages of its newest version that have none."""
+    """Every attempt for a document, oldest first, the removal of replaced versions, then the stages still to come."""
     rows = _read(engine, document_id)
     if rows is None:
         return []
     outputs = _outputs(rows)
     return [
         *(_attempted(row, _input(outputs, row["version"], Stage(row["stage"]))) for row in rows.attempts),
+        *_cleanups(rows),
         *_not_attempted(rows, outputs),
     ]
 
@@ -88,6 +94,12 @@ def _read(engine: sa.Engine, document_id: str) -> _Rows | None:
             row["version"]: {"file_name": document["file_name"], "bytes": row["size_bytes"], "sha256": row["sha256"]}
             for row in versions
         },
+        replaced=frozenset(
+            row["version"]
+            for row in versions
+            if row["superseded_at"] is not None
+            and row["version"] not in (document["version"], document["live_version"])
+        ),
     )
 
 
@@ -130,6 +142,21 @@ def _attempted(row: Mapping[Any, Any], inputs: Mapping[str, object]) -> NodeLogE
         finished_at=row["finished_at"],
         duration_ms=row["duration_ms"],
     )
+
+
+def _cleanups(rows: _Rows) -> Iterator[NodeLogEntry]:
+    """Versions of which attempts are left but no row have been removed; replaced ones with a row will be."""
+    removed = {row["version"] for row in rows.attempts} - rows.files.keys()
+    for version in sorted(removed | rows.replaced):
+        yield NodeLogEntry(
+            node=CLEANUP,
+            status="SUCCESS" if version in removed else "WAITING",
+            version=version,
+            attempt=1 if version in removed else 0,
+            run_id=None,
+            input_summary={},
+            output_summary={},
+        )
 
 
 def _not_attempted(rows: _Rows, outputs: Mapping[int, Mapping[Stage, Mapping[str, object]]]) -> Iterator[NodeLogEntry]:

@@ -18,7 +18,7 @@ from rag_pipeline.core.documents import Document, KnowledgeBase
 from rag_pipeline.core.parsed_document import BoundingBox
 from rag_pipeline.core.passages import StoredImage
 from rag_pipeline.core.quotes import Quote
-from rag_pipeline.errors import ConfigurationError, ResourceNotFoundError
+from rag_pipeline.errors import ConfigurationError, KnowledgeBaseInactiveError, ResourceNotFoundError
 from rag_pipeline_tests.adapters.postgres.rows import make_ready, register
 
 ANSWER = "400 [source 1]"
@@ -209,8 +209,10 @@ def test_conversations_of_an_inactive_knowledge_base_are_gone(store: Conversatio
     assert store.list("handbook") == []
     with pytest.raises(ResourceNotFoundError):
         store.get(conversation.id)
-    with pytest.raises(ResourceNotFoundError, match="no knowledge base"):
+    with pytest.raises(KnowledgeBaseInactiveError):
         store.create("handbook")
+    with pytest.raises(ResourceNotFoundError, match="no knowledge base 'handbok' \\(there is none yet\\)"):
+        store.create("handbok")
 
 
 def test_turns_added_at_once_get_positions_of_their_own(store: Conversations, document: Document) -> None:

@@ -3,7 +3,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.chunk_rows import ImageRow, PaidVector
 from rag_pipeline.adapters.postgres.facts import Facts
-from rag_pipeline.adapters.postgres.node_log import node_log
+from rag_pipeline.adapters.postgres.node_log import CLEANUP, node_log
 from rag_pipeline.adapters.postgres.schema import document_versions, images, stage_artefacts
 from rag_pipeline.adapters.postgres.versions import SupersededVersion
 from rag_pipeline.core.documents import SETTLED, Document, KnowledgeBase, Stage, Status
@@ -171,10 +171,14 @@ def test_forget_removes_the_rows_of_the_version_and_keeps_the_node_log(facts: Fa
     open_next(facts, ready, *Stage)
     make_ready(facts, ready)
     log = node_log(facts.engine, ready.id)
+    waiting = [entry for entry in log if entry.node == CLEANUP]
+    assert [(entry.version, entry.status) for entry in waiting] == [(1, "WAITING")]
     facts.versions.forget(ready.id, 1)
     with facts.engine.connect() as connection:
         assert connection.execute(sa.select(document_versions.c.version)).scalars().all() == [2]
         assert set(connection.execute(sa.select(stage_artefacts.c.version)).scalars()) == {2}
-    assert node_log(facts.engine, ready.id) == log
+    after = node_log(facts.engine, ready.id)
+    assert [entry for entry in after if entry.node != CLEANUP] == [entry for entry in log if entry.node != CLEANUP]
+    assert [(entry.version, entry.status) for entry in after if entry.node == CLEANUP] == [(1, "SUCCESS")]
     assert {entry.version for entry in log} == {1, 2}
     assert facts.documents.get(ready.id).live_version == 2

@@ -218,13 +218,13 @@ def _print_json_pieces(pieces: Iterator[str]) -> None:
 
 
 def _print_sources(answer: Answer) -> None:
-    """The sources after the answer: what it cites, what else the model saw, and what is doubtful."""
+    """The sources after the answer: what it cites, what else a model saw, and what is doubtful."""
     if answer.kind == "extractive":
         console.print("\n[yellow]These are sentences of the sources, word for word; no chat model wrote an answer.[/]")
     cited = [citation for citation in answer.citations if citation.is_cited]
     if answer.citations:
         console.print("\n[bold]Sources[/]" if cited else "\n[bold]Sources[/] (none is cited)")
-    for citation in answer.citations:
+    for citation in cited if answer.kind == "extractive" else answer.citations:
         style = "cyan" if citation.is_cited else "dim"
         path = escape(_printable(citation.source_path))
         console.print(f"\\[{citation.number}] [{style}]{path}[/]{_place(citation)}", soft_wrap=True)

@@ -42,8 +42,7 @@ FILLER = "The office opens at nine. Coffee is free. Bikes stand in the yard. Vis
 
 def test_the_sentence_with_the_rare_words_of_the_question_comes_with_its_source() -> None:
     found = answer("How long is the warranty?", citation(1, FILLER), citation(2, FILLER + "The warranty is two years."))
-    assert "The warranty is two years. [source 2](citation://2)" in found
-    assert len(found) <= SENTENCES
+    assert found == ["The warranty is two years. [source 2](citation://2)"]
 
 
 def test_sentences_stand_in_the_order_of_their_sources() -> None:

@@ -17,7 +17,7 @@ from rag_pipeline.cli import golden_sets
 from rag_pipeline.cli.documents import JsonOption, console
 from rag_pipeline.errors import ConfigurationError
 from rag_pipeline.evaluation.dataset import read_dataset
-from rag_pipeline.evaluation.evaluation import EvaluationMode, Report, differences, evaluate
+from rag_pipeline.evaluation.evaluation import EvaluationMode, ModeReport, Report, differences, evaluate
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.services import Services
@@ -191,12 +191,17 @@ def _print(report: Report) -> None:
     console.print(f"[bold]{report.dataset}[/]: {report.documents} documents ({rate}), {report.queries} questions")
     for failure in report.failures:
         console.print(f"[red]not ingested[/] {failure}", markup=True)
-    measures = list(dict.fromkeys(name for mode in report.modes.values() for name in mode.means))
-    table = Table("mode", *measures, "p50 ms", "p95 ms")
-    for name, mode in report.modes.items():
-        cells = []
-        for measure in measures:
-            low, high = mode.intervals[measure]
-            cells.append(f"{mode.means[measure]:.3f} [dim]{low:.2f}-{high:.2f}[/]")
-        table.add_row(name, *cells, f"{mode.p50_milliseconds:.0f}", f"{mode.p95_milliseconds:.0f}")
+    modes = report.modes.values()
+    table = Table("", box=None, header_style="bold", pad_edge=False)
+    for name in report.modes:
+        table.add_column(name, justify="right", no_wrap=True)
+    for measure in dict.fromkeys(name for mode in modes for name in mode.means):
+        table.add_row(measure, *(_with_interval(mode, measure) for mode in modes))
+    table.add_row("p50 ms", *(f"{mode.p50_milliseconds:.0f}" for mode in modes))
+    table.add_row("p95 ms", *(f"{mode.p95_milliseconds:.0f}" for mode in modes))
     console.print(table)
+
+
+def _with_interval(mode: ModeReport, measure: str) -> str:
+    low, high = mode.intervals[measure]
+    return f"{mode.means[measure]:.3f} [dim]{low:.2f}-{high:.2f}[/]"

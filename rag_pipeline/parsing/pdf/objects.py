@@ -1,4 +1,4 @@
-"""What is drawn on a page besides text: images, and straight lines that may be the rules of tables."""
+"""What is drawn on a page besides text that can be read: images, straight lines that may be the rules of tables."""
 
 import ctypes
 from collections.abc import Iterator
@@ -18,6 +18,10 @@ _THICKEST = 3.0
 _SHORTEST = 4.0
 """A rule is at least this long, points."""
 _MAX_DEPTH = 4
+_NO_WIDTH = 0.01
+"""Points."""
+_LEAST_COLUMN = 4.0
+"""A column of text is at least this high, points."""
 
 
 class Rules(NamedTuple):
@@ -44,12 +48,15 @@ class PlacedImage(NamedTuple):
 
 
 class PageObjects(NamedTuple):
-    """What is drawn on a page besides text."""
+    """What is drawn on a page besides text that can be read."""
 
     shapes: int
     """Paths that are no rules: drawings, or text turned into outlines."""
     rules: Rules
     images: list[PlacedImage]
+    unseen: int = 0
+    """Columns of vertical text of which PDFium gives nothing: they have a height and no width, because neither the file
+    nor this machine has a font for them (`CPDF_TextPage` passes over objects without width)."""
 
 
 def read_objects(page: pdfium.PdfPage) -> PageObjects:
@@ -60,7 +67,7 @@ def read_objects(page: pdfium.PdfPage) -> PageObjects:
     rules: list[tuple[float, float, float, float]] = []
     images: list[PlacedImage] = []
     bounds = _Bounds()
-    segments = shapes = 0
+    segments = shapes = unseen = 0
     page_address = address_of(page.raw)
     for index in range(count):
         address = get_object(page_address, index)
@@ -84,7 +91,10 @@ def read_objects(page: pdfium.PdfPage) -> PageObjects:
             # The place of a nested image is given in the form's space; that of the form is near enough.
             box = bounds.of(address)
             images.extend(_image(nested, box) for nested in _nested_images(_handle(address), depth=0))
-    return PageObjects(shapes, Rules(rules), images)
+        elif kind == pdfium_c.FPDF_PAGEOBJ_TEXT:
+            box = bounds.of(address)
+            unseen += box[2] - box[0] < _NO_WIDTH and box[3] - box[1] > _LEAST_COLUMN
+    return PageObjects(shapes, Rules(rules), images, unseen)
 
 
 class _Bounds:

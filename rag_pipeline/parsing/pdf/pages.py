@@ -41,6 +41,12 @@ class PageContent:
     warnings: list[str] = field(default_factory=list)
 
 
+UNSEEN = (
+    "vertical text in a font that neither the file nor this machine has; with one installed (Debian: fonts-noto-cjk) "
+    "it can be read"
+)
+
+
 class PageReader:
     """Reads the pages of one document in order."""
 
@@ -93,6 +99,9 @@ class PageReader:
             words = self._read_scan(page, objects, words, content, reason)
         elif found.unmapped:
             content.warnings.append(f"page {number} has {found.unmapped} glyphs without a character (shown as U+FFFD)")
+        if objects.unseen:
+            content.state = content.state if words else PageState.FAILED
+            content.reason = content.reason or UNSEEN
         content.pieces = list(_lay_out(words + annotations.fields, objects.rules, view))
         content.pieces.extend(
             Piece(text=note.text, box=frame_to_display(note.box, 0, view.width, view.height), type=BlockType.ANNOTATION)

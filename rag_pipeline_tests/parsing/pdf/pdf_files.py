@@ -10,13 +10,6 @@ PADDING = bytes.fromhex("28BF4E5E4E758A4164004E56FFFA01082E2E00B6D0683E802F0CA9F
 HELVETICA = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
 BOLD = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica-Bold/Encoding/WinAnsiEncoding>>"
 TIMES = "<</Type/Font/Subtype/Type1/BaseFont/Times-Roman/Encoding/WinAnsiEncoding>>"
-JAPANESE_DOWN = (
-    "<</Type/Font/Subtype/Type0/BaseFont/HeiseiMin-W3/Encoding/UniJIS-UTF16-V/DescendantFonts["
-    "<</Type/Font/Subtype/CIDFontType0/BaseFont/HeiseiMin-W3/DW 1000"
-    "/CIDSystemInfo<</Registry(Adobe)/Ordering(Japan1)/Supplement 2>>"
-    "/FontDescriptor<</Type/FontDescriptor/FontName/HeiseiMin-W3/Flags 4/FontBBox[0 -120 1000 880]/ItalicAngle 0"
-    "/Ascent 880/Descent -120/CapHeight 700/StemV 80>>>>]>>"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

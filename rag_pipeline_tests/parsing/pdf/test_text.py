@@ -1,19 +1,25 @@
 """Characters, words and lines: what the text of a page must look like whatever the file does to it."""
 
+import io
 import re
 
 import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
 
 from rag_pipeline.core.parsed_document import PageState
+from rag_pipeline.parsing.pdf.pages import UNSEEN
 from rag_pipeline_tests.parsing.pdf.conftest import Parse
-from rag_pipeline_tests.parsing.pdf.pdf_files import JAPANESE_DOWN, Page, at, lines, pdf
+from rag_pipeline_tests.parsing.pdf.pdf_files import Page, at, lines, pdf
 
 
-def tounicode(codes: dict[int, str]) -> str:
-    entries = "\n".join(f"<{code:02X}> <{target}>" for code, target in codes.items())
+def tounicode(codes: dict[int, str], *, digits: int = 2) -> str:
+    """A stream object; `digits`: hexadecimal ones of a code."""
+    entries = "\n".join(f"<{code:0{digits}X}> <{target}>" for code, target in codes.items())
     body = (
         "/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /T def /CMapType 2 def "
-        f"1 begincodespacerange <00> <FF> endcodespacerange {len(codes)} beginbfchar\n{entries}\nendbfchar "
+        f"1 begincodespacerange <{'0' * digits}> <{'F' * digits}> endcodespacerange "
+        f"{len(codes)} beginbfchar\n{entries}\nendbfchar "
         "endcmap CMapName currentdict /CMap defineresource pop end end"
     )
     return f"<</Length {len(body)}>>\nstream\n{body}\nendstream"
@@ -78,13 +84,63 @@ def test_text_turned_on_an_upright_page_is_read_line_by_line(parse: Parse) -> No
     assert document.text.split() == ["turned", "line", "0", "turned", "line", "1", "turned", "line", "2"]
 
 
-def test_columns_of_vertical_japanese_follow_from_right_to_left(parse: Parse) -> None:
-    def column(x: float, text: str) -> str:
-        return f"BT /V1 12 Tf {x} 700 Td <{text.encode('utf-16-be').hex()}> Tj ET\n"
+def vertical_pdf(columns: dict[float, str], *, more: str = "", has_shapes: bool = True) -> bytes:
+    """Columns of vertical text by their place, and the font, which has a square for each character.
 
-    drawn = column(280, "呼吸しながら") + column(300, "宇宙塵をたべ")
-    document = parse(pdf(Page(content=drawn), fonts={"V1": JAPANESE_DOWN}))
+    Without shapes the characters have no width, as those have that are in no font.
+    """
+    characters = sorted(set("".join(columns.values())))
+    builder = FontBuilder(1000, isTTF=True)
+    names = [".notdef", *(f"square{number}" for number in range(len(characters)))]
+    pen = TTGlyphPen(None)
+    if has_shapes:
+        pen.moveTo((100, 0))
+        for point in [(900, 0), (900, 800), (100, 800)]:
+            pen.lineTo(point)
+        pen.closePath()
+    square = pen.glyph()
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(dict(zip(map(ord, characters), names[1:], strict=True)))
+    builder.setupGlyf(dict.fromkeys(names, square))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (1000, 100)))
+    builder.setupHorizontalHeader(ascent=880, descent=-120)
+    builder.setupPost()
+    file = io.BytesIO()
+    builder.save(file)
+    stored = file.getvalue().hex()
+    head = f"<</Length {len(stored)}/Length1 {len(stored) // 2}/Filter/ASCIIHexDecode>>"
+    embedded = f"{head}\nstream\n{stored}\nendstream"
+    codes = {number: f"{ord(character):04X}" for number, character in enumerate(characters, start=1)}
+    font = (
+        "<</Type/Font/Subtype/Type0/BaseFont/Squares/Encoding/Identity-V/ToUnicode 4 0 R/DescendantFonts["
+        "<</Type/Font/Subtype/CIDFontType2/BaseFont/Squares/DW 1000/CIDToGIDMap/Identity"
+        "/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)/Supplement 0>>"
+        "/FontDescriptor<</Type/FontDescriptor/FontName/Squares/Flags 4/FontBBox[0 -120 1000 880]/ItalicAngle 0"
+        f"/Ascent 880/Descent -120/CapHeight 700/StemV 80/FontFile2 5 0 R>>>>]>>"
+    )
+    drawn = more
+    for x, text in columns.items():
+        coded = "".join(f"{characters.index(character) + 1:04X}" for character in text)
+        drawn += f"BT /V1 12 Tf {x} 700 Td <{coded}> Tj ET\n"
+    return pdf(Page(content=drawn), fonts={"V1": font}, objects=[tounicode(codes, digits=4), embedded])
+
+
+COLUMNS = {280.0: "呼吸しながら", 300.0: "宇宙塵をたべ"}
+
+
+def test_columns_of_vertical_japanese_follow_from_right_to_left(parse: Parse) -> None:
+    document = parse(vertical_pdf(COLUMNS))
     assert "".join(document.text.split()) == "宇宙塵をたべ呼吸しながら"
+    assert document.warnings == ()
+
+
+def test_vertical_text_without_any_font_is_no_empty_page(parse: Parse) -> None:
+    nothing = parse(vertical_pdf(COLUMNS, has_shapes=False))
+    assert nothing.pages[0].state is PageState.FAILED
+    some = parse(vertical_pdf(COLUMNS, more=at(72, 750, "A horizontal line"), has_shapes=False))
+    assert (some.text, some.pages[0].state) == ("A horizontal line", PageState.TEXT)
+    for document in (nothing, some):
+        assert any(UNSEEN in warning for warning in document.warnings)
 
 
 def test_text_drawn_twice_at_one_place_is_read_once(parse: Parse) -> None:

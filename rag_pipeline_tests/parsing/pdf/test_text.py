@@ -116,7 +116,7 @@ def vertical_pdf(columns: dict[float, str], *, more: str = "", has_shapes: bool 
         "<</Type/Font/Subtype/CIDFontType2/BaseFont/Squares/DW 1000/CIDToGIDMap/Identity"
         "/CIDSystemInfo<</Registry(Adobe)/Ordering(Identity)/Supplement 0>>"
         "/FontDescriptor<</Type/FontDescriptor/FontName/Squares/Flags 4/FontBBox[0 -120 1000 880]/ItalicAngle 0"
-        f"/Ascent 880/Descent -120/CapHeight 700/StemV 80/FontFile2 5 0 R>>>>]>>"
+        "/Ascent 880/Descent -120/CapHeight 700/StemV 80/FontFile2 5 0 R>>>>]>>"
     )
     drawn = more
     for x, text in columns.items():

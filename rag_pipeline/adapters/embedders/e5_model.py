@@ -19,7 +19,7 @@ WEIGHTS_FILE = "e5-small-q4.bin"
 LOCK_SECONDS = 300.0
 SAMPLE_LENGTHS = (8, 16, 32, 64, 128, 128, 256)
 """Tokens of the sequences that show the range of each channel. Random tokens show it as well as texts do: the vectors
-come as near to those of float32 (mean cosine 0.9996) as with sentences of ten languages or with the test sets' own."""
+come as near to those of float32 (mean cosine 0.9996) as with sentences in seven languages, or with the test sets'."""
 
 
 def ensure_model(models: Path) -> Path:

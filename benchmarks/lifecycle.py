@@ -1,6 +1,7 @@
-"""What happens to a thousand documents later: retry after an outage, a changed chunk size, a re-index under load.
+"""What happens to a thousand documents later: retry after an outage, other chunks, a re-index under load, deletion.
 
-`python -m benchmarks.lifecycle retry|chunk-size|reindex` prints one JSON object, on servers and a Dagster of its own.
+`python -m benchmarks.lifecycle retry|chunk-size|reindex|delete` prints one JSON object, on servers and a Dagster of its
+own.
 """
 
 import argparse
@@ -16,16 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import sqlalchemy as sa
 
 from benchmarks import system
 from benchmarks.ingest import write_documents
 from benchmarks.process_tree import ProcessTree, wait_idle
 from benchmarks.system import DIMENSIONS, KB
-from rag_pipeline.core.documents import Document, Stage, Status
+from rag_pipeline.adapters.postgres.schema import metadata
+from rag_pipeline.core.documents import WORKING, Document, Stage, Status
 from rag_pipeline.local.dagster import DagsterProcesses
 from rag_pipeline.query.client import RagClient
 from rag_pipeline.query.options import RetrievalOptions
-from rag_pipeline_tests.embedding_server import POISON, EmbeddingServer
+from rag_pipeline.settings import Settings
+from rag_pipeline.stages.services import Services
+from rag_pipeline_tests.contents import contents
+from rag_pipeline_tests.embedding_server import POISON, Answer, EmbeddingServer
 
 PATIENCE_SECONDS = 3600.0
 
@@ -34,6 +40,7 @@ PATIENCE_SECONDS = 3600.0
 class Bench:
     """A running system."""
 
+    settings: Settings
     client: RagClient
     dagster: DagsterProcesses
     folder: Path
@@ -189,14 +196,61 @@ def reindex(folder: Path, documents: int, embedding: EmbeddingServer, _: Process
         }
 
 
-BENCHMARKS = {"retry": retry, "chunk-size": chunk_size, "reindex": reindex}
+def delete(folder: Path, documents: int, embedding: EmbeddingServer, _: ProcessTree) -> dict[str, object]:
+    """The knowledge base is deleted while a fifth of its documents is in flight; what is left then, by store."""
+    in_flight = documents // 5
+    with running(folder, embedding) as bench:
+        bench.ingest(documents - in_flight)
+        asked = embedding.requests
+        embedding.script(*[Answer(wait_seconds=5)] * in_flight)
+        late = folder / "in flight"
+        write_documents(late / "late", in_flight, 140)  # other texts: known ones are not sent
+        bench.client.submit_many(KB, [late])
+        while embedding.requests == asked:
+            time.sleep(0.1)
+        working = sum(count for status, count in bench.client.count_by_status(KB).items() if status in WORKING)
+        began = time.monotonic()
+        deletion = bench.client.delete_knowledge_base(KB)
+        hidden = time.monotonic() - began
+        while deletion.finished_at is None:
+            time.sleep(1)
+            deletion = bench.client.deletion(deletion.target_id)
+        seconds = time.monotonic() - began
+        nodes = bench.graphql("{ assetNodes { partitionKeys } }")["assetNodes"]
+        with Services.from_settings(bench.settings) as services:
+            left = contents(services)
+            rows = _rows(services)
+        return {
+            "in_flight": working,
+            "hidden_milliseconds": round(hidden * 1000, 1),
+            "seconds": round(seconds, 1),
+            "removed": deletion.counts,
+            "left": {
+                "rows": rows,
+                "objects": len(left.objects),
+                "vectors": len(left.vectors),
+                "snapshots": len(left.snapshots),
+                "partitions": len({key for node in nodes for key in node["partitionKeys"]}),
+            },
+        }
+
+
+def _rows(services: Services) -> int:
+    """Rows about documents, in any table but that of the deletion records."""
+    tables = [table for table in metadata.tables.values() if "document_id" in table.c or table.name == "documents"]
+    with services.facts.engine.connect() as connection:
+        counts = [connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in tables]
+    return sum(counts)
+
+
+BENCHMARKS = {"retry": retry, "chunk-size": chunk_size, "reindex": reindex, "delete": delete}
 
 
 @contextmanager
 def running(folder: Path, embedding: EmbeddingServer, **changes: object) -> Iterator[Bench]:
     """A system on the folder."""
     with system.running(folder, embedding.url, **changes) as found:
-        yield Bench(client=found.client, dagster=found.dagster, folder=folder)
+        yield Bench(settings=found.settings, client=found.client, dagster=found.dagster, folder=folder)
 
 
 def _seconds(result: dict[str, object], name: str) -> float:

@@ -97,7 +97,7 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
     services = services.serving()
     result = BatchResult()
     items = services.facts.claims.items(partition_keys=request.partition_keys)
-    owner, items, forced = _claim(services, request, items)
+    owner, items, opened = _claim(services, request, items)
     plan = _split(items, owner)
     artefacts = services.facts.claims.artefacts([item.document_id for item in items])
     _report_left_alone(request, plan, artefacts, report)
@@ -111,7 +111,7 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
             for item in plan.mine:
                 for stage, artefact in artefacts.get((item.document_id, item.version), {}).items():
                     workspace.artefacts[item.document_id, stage] = artefact
-            _BatchRun(workspace, request, forced, report, result).run(plan.mine)
+            _BatchRun(workspace, request, opened, report, result).run(plan.mine)
     finally:
         services.facts.claims.finish(owner)
     return result
@@ -120,20 +120,17 @@ def run_batch(services: Services, request: BatchRequest, report: Report) -> Batc
 def _claim(
     services: Services, request: BatchRequest, items: list[WorkItem]
 ) -> tuple[str, list[WorkItem], frozenset[str]]:
-    """Own what can be owned; returns the owner, the items as they are now, and the forced document ids."""
+    """Own what can be owned; returns the owner, the items as they are now, and the documents with a new version."""
     claims = services.facts.claims
-    forced: frozenset[str] = frozenset()
+    opened: frozenset[str] = frozenset()
     if request.batch_id and claims.begin_queued(request.batch_id, request.run_id):
         owner = request.batch_id
     else:
         stale = _stale(services, request, items)
         rebuilt = [item for item in stale if item.status in FINISHED]
-        claims.open_versions(rebuilt, {item.document_id: services.fingerprints(item) for item in rebuilt})
+        opened = claims.open_versions(rebuilt, {item.document_id: services.fingerprints(item) for item in rebuilt})
         owner = claims.begin_manual(request.run_id, [item.document_id for item in stale])
-    items = claims.items(partition_keys=request.partition_keys)
-    if request.force:
-        forced = frozenset(item.document_id for item in items if item.batch_id == owner)
-    return owner, items, forced
+    return owner, claims.items(partition_keys=request.partition_keys), opened
 
 
 def _stale(services: Services, request: BatchRequest, items: Sequence[WorkItem]) -> list[WorkItem]:
@@ -207,13 +204,13 @@ class _BatchRun:
         self,
         workspace: Workspace,
         request: BatchRequest,
-        forced: frozenset[str],
+        opened: frozenset[str],
         report: Report,
         result: BatchResult,
     ) -> None:
         self._workspace = workspace
         self._request = request
-        self._forced = forced
+        self._opened = opened
         self._report = report
         self._result = result
         self._wanted: dict[str, dict[Stage, str]] = {}
@@ -222,9 +219,23 @@ class _BatchRun:
         alive = list(items)
         self._wanted = {item.document_id: self._workspace.services.fingerprints(item) for item in items}
         for stage in Stage:
-            if stage in self._request.stages and alive:
-                alive = self._run_stage(stage, alive)
+            due = self._due(stage, alive)
+            if due:
+                passed = {item.document_id for item in self._run_stage(stage, due)}
+                asked = {item.document_id for item in due}
+                alive = [item for item in alive if item.document_id in passed or item.document_id not in asked]
         self._workspace.ledger.hand_back(alive)
+
+    def _due(self, stage: Stage, alive: list[WorkItem]) -> list[WorkItem]:
+        """Those that the run does the stage for: all, if it is selected.
+
+        A version that the run has opened has no snapshot of its own yet, and needs it before anything is paid for.
+        """
+        if stage in self._request.stages:
+            return alive
+        pays = bool({Stage.EMBEDDINGS, Stage.INDEX_WRITES} & set(self._request.stages))
+        is_needed = stage is Stage.CHUNK_SNAPSHOT and pays
+        return [item for item in alive if is_needed and item.document_id in self._opened]
 
     def _run_stage(self, stage: Stage, items: list[WorkItem]) -> list[WorkItem]:
         """Do one stage and return the documents that go on."""
@@ -250,7 +261,7 @@ class _BatchRun:
         for item in items:
             artefact = self._workspace.artefacts.get((item.document_id, stage))
             is_same = artefact is not None and artefact.fingerprint == self._wanted[item.document_id][stage]
-            if artefact and is_same and stage is not Stage.INDEX_WRITES and item.document_id not in self._forced:
+            if artefact and is_same and stage is not Stage.INDEX_WRITES and not self._request.force:
                 unchanged.append(_unchanged(item, artefact))
             elif (missing := self._missing_upstream(stage, item)) is not None:
                 error = MissingArtefactError(
@@ -339,4 +350,5 @@ class _BatchRun:
             return
         self._result.failures.extend(outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED)
         self._result.lost += sum(outcome.kind is OutcomeKind.DROPPED for outcome in outcomes)
-        self._report(stage, outcomes)
+        if stage in self._request.stages:
+            self._report(stage, outcomes)

@@ -5,6 +5,7 @@ import sqlalchemy as sa
 
 from rag_pipeline.adapters.postgres.schema import document_versions
 from rag_pipeline.core.documents import Document, Stage, Status
+from rag_pipeline.core.ports import SnapshotRef
 from rag_pipeline.core.work import OutcomeKind
 from rag_pipeline.errors import ConfigurationError, DocumentBusyError, IllegalTransitionError
 from rag_pipeline.settings import Settings
@@ -87,6 +88,24 @@ def test_forced_reindex_does_every_stage_and_the_old_version_answers_meanwhile(r
     run_queued(runner)
     assert {outcome.kind for outcome in runner.reported} == {OutcomeKind.DONE}
     assert {result.version for result in runner.system.client.search(KB, "pump 0")} == {2}
+
+
+@pytest.mark.parametrize("is_forced", [True, False], ids=["forced", "stale"])
+def test_a_run_from_the_embeddings_on_writes_the_snapshot_of_the_version_that_it_opens(
+    settings: Settings, is_forced: bool
+) -> None:
+    with running(settings) as runner:
+        [document] = ready(runner, 1)
+        changes = {} if is_forced else {"embedding_passage_prefix": "passage: "}
+        with running_system_again(runner, **changes) as changed:
+            result = changed.run(document, stages=(Stage.EMBEDDINGS, Stage.INDEX_WRITES), force=is_forced)
+            assert (result.ready, result.failures) == (1, [])
+            assert {outcome.stage for outcome in changed.reported} == {Stage.EMBEDDINGS, Stage.INDEX_WRITES}
+            after = changed.now(document)
+            assert (after.status, after.live_version) == (Status.READY, 2)
+            ref = SnapshotRef(kb_id=after.kb_id, document_id=after.id, version=2)
+            assert changed.services.snapshots.read(ref) is not None
+            assert plan_reindex(changed.services).documents == ()
 
 
 def test_reindex_from_a_stage_keeps_what_is_before_it(runner: Runner) -> None:

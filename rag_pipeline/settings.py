@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSou
 from rag_pipeline.errors import ConfigurationError
 
 SERVERS_FILE = "servers.json"
+TOKENIZERS = ("standard", "jieba", "whitespace", "icu", "lindera")
+"""Milvus's own, which an analyzer may be instead of ours; Milvus Lite has the first two."""
 
 _EMBEDDER = (
     "embedder",
@@ -196,6 +198,14 @@ class Settings(BaseSettings):
             for name in names
             if name not in cls.model_fields
         ]
+
+    @field_validator("analyzer", "next_analyzer")
+    @classmethod
+    def _known_analyzer(cls, value: str | None) -> str | None:
+        # The names of other releases are told apart where the collections are known.
+        if value is not None and value not in TOKENIZERS and not value.startswith("multilingual-"):
+            raise ValueError(f"must be one of multilingual-1, {', '.join(TOKENIZERS)}")
+        return value
 
     @field_validator("chunk_max_tokens")
     @classmethod

@@ -36,6 +36,16 @@ def test_a_malformed_value_is_named_with_its_variable(monkeypatch: pytest.Monkey
         Settings.load()
 
 
+@pytest.mark.parametrize("name", ["RAG_ANALYZER", "RAG_NEXT_ANALYZER"])
+def test_an_analyzer_that_nobody_has_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "foo")
+    with pytest.raises(ConfigurationError, match=f"{name}='foo'.*multilingual-1, standard"):
+        Settings.load()
+    for known in ("jieba", "multilingual-0"):
+        monkeypatch.setenv(name, known)
+        assert Settings.load()
+
+
 def test_variables_of_no_setting_are_found_in_the_environment_and_in_the_file(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ KNOWLEDGE_BASE = "demo"
 QUESTIONS_ASKED = 3
 WAIT_SECONDS = 900.0
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

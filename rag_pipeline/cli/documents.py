@@ -18,10 +18,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from rag_pipeline.core.documents import SETTLED, SHORTEST_ID, Document, Status
-from rag_pipeline.errors import ConfigurationError
+from rag_pipeline.errors import ConfigurationError, TemporaryError
 from rag_pipeline.query.client import RagClient
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)
 
 KnowledgeBaseOption = Annotated[str, typer.Option("--kb", help="Name of the knowledge base.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
@@ -65,13 +65,14 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Submit files and folders into a knowledge base (made if it does not exist)."""
+    facts = named_values("--metadata", metadata)
     with RagClient.from_env() as client:
         client.create_knowledge_base(kb)
         with _spinner("submitting", quiet=as_json) as advance:
             results = client.submit_many(
                 kb,
                 paths,
-                metadata=named_values("--metadata", metadata),
+                metadata=facts,
                 created_by=by or _login_name(),
                 progress=lambda _: advance(),
             )
@@ -81,7 +82,8 @@ def submit(
             elif as_json:
                 print(json.dumps({"source_path": result.source_path, **_error_fields(result.error)}))
             elif result.error is not None:
-                console.print(f"[red]refused[/] {escape(result.source_path)}: {escape(str(result.error))}")
+                verb = "not submitted" if isinstance(result.error, TemporaryError) else "refused"
+                console.print(f"[red]{verb}[/] {escape(result.source_path)}: {escape(str(result.error))}")
         accepted = [result for result in results if result.document is not None]
         if not as_json:
             known = [result.document for result in accepted if result.document and result.document.duplicate]
@@ -150,7 +152,7 @@ def list_documents(
             _number(document.chunk_count),
             document.id[:SHORTEST_ID],
         )
-    console.print(table)
+    console.print(table if found else "[dim]no document here[/]")
     for document in found:
         if document.error is not None:
             console.print(

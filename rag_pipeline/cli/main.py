@@ -31,12 +31,12 @@ def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     signal.signal(signal.SIGTERM, _terminate)
     for warning in Settings.unknown_variables():
-        Console(stderr=True).print(f"[bold yellow]warning[/] {escape(warning)}", highlight=False)
+        Console(stderr=True, emoji=False).print(f"[bold yellow]warning[/] {escape(warning)}", highlight=False)
     try:
         app()
-    except (RagPipelineError, TimeoutError) as error:
+    except (RagPipelineError, OSError) as error:  # TimeoutError is one
         code = f" [dim]({error.code})[/]" if isinstance(error, RagPipelineError) else ""
-        Console(stderr=True).print(f"[bold red]error[/]{code} {escape(str(error))}", highlight=False)
+        Console(stderr=True, emoji=False).print(f"[bold red]error[/]{code} {escape(str(error))}", highlight=False)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -23,7 +23,7 @@ _STYLES = {PageState.TEXT: "green", PageState.OCR: "cyan", PageState.BLANK: "dim
 
 def print_outline(path: Path, outcome: ParseOutcome, document: ParsedDocument | None, chunks: Sequence[Chunk]) -> None:
     """Print one file."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(f"[bold]{escape(str(path))}[/]")
     if outcome.error is not None:
         console.print(f"  [bold red]error {outcome.error.code}[/] {escape(str(outcome.error))}")

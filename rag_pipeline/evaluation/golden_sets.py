@@ -63,7 +63,7 @@ def attach(services: Services, kb: str, dataset: Dataset) -> GoldenSet:
     Raises:
         ResourceNotFoundError: no such knowledge base.
         KnowledgeBaseInactiveError: it is being deleted.
-        ConfigurationError: it has too many questions.
+        ConfigurationError: it has too many questions, or judges pages and whole documents.
     """
     if len(dataset.queries) > MOST_QUESTIONS:
         raise ConfigurationError(
@@ -75,8 +75,14 @@ def attach(services: Services, kb: str, dataset: Dataset) -> GoldenSet:
         GoldenQuestion(id=each, text=text, relevant=dataset.relevant[each], answer=answers.get(each))
         for each, text in dataset.queries.items()
     ]
-    has_pages = all(_PAGE.fullmatch(unit) for question in questions for unit in question.relevant)
-    return services.facts.golden_sets.attach(kb, name=dataset.name, has_pages=has_pages, questions=questions)
+    units = [unit for question in questions for unit in question.relevant]
+    pages = [unit for unit in units if _PAGE.fullmatch(unit)]
+    if pages and len(pages) < len(units):
+        document = next(unit for unit in units if unit not in pages)
+        raise ConfigurationError(
+            f"{dataset.name} judges pages ({pages[0]!r}) and whole documents ({document!r}): make two sets of it"
+        )
+    return services.facts.golden_sets.attach(kb, name=dataset.name, has_pages=bool(pages), questions=questions)
 
 
 def missing_documents(services: Services, golden: GoldenSet) -> tuple[str, ...]:

@@ -47,6 +47,8 @@ class SubmitResult:
 class _Found:
     path: Path
     source_path: str
+    is_stray: bool = False
+    """A symbolic link in a folder that does not lead to a file in it."""
 
 
 class Submission:
@@ -134,7 +136,8 @@ class Submission:
     ) -> list[SubmitResult]:
         """Take in files and whole folders; a file that is refused does not stop the others.
 
-        Files below a folder keep their path relative to it; hidden ones are passed over. A file that is named itself
+        Files below a folder keep their path relative to it; hidden ones are passed over, and symbolic links that lead
+        out of the folder are refused. A file that is named itself
         keeps its path as it was given if that is relative and has no `..`, else only its name. `progress` is called in
         this thread once per file, as they finish.
 
@@ -174,6 +177,11 @@ class Submission:
         created_by: str | None,
     ) -> SubmitResult:
         try:
+            if found.is_stray:
+                raise InvalidFileNameError(
+                    f"{found.source_path} is a symbolic link that leads to no file of the folder: "
+                    "submit what it leads to"
+                )
             if repeated:
                 raise InvalidFileNameError(
                     f"another file of this call is {found.source_path!r} too: submit their common folder instead"
@@ -249,10 +257,22 @@ def _files(paths: Iterable[str | Path]) -> Iterator[_Found]:
         if _is_folder(path):
             for below in sorted(path.rglob("*")):
                 relative = below.relative_to(path)
-                if below.is_file() and not any(part.startswith(".") for part in relative.parts):
-                    yield _Found(path=below, source_path=relative.as_posix())
+                if any(part.startswith(".") for part in relative.parts):
+                    continue
+                if below.is_file() or below.is_symlink():
+                    yield _Found(path=below, source_path=relative.as_posix(), is_stray=_is_stray(below, path))
         else:
             yield _Found(path=path, source_path=_given_path(path))
+
+
+def _is_stray(path: Path, folder: Path) -> bool:
+    """Whoever fills a folder must not make others read, by a link, what only they may read."""
+    if not path.is_symlink():
+        return False
+    try:
+        return not path.is_file() or not path.resolve(strict=True).is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop
+        return True
 
 
 def _given_path(path: Path) -> str:

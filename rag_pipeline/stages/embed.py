@@ -8,7 +8,7 @@ from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.partitions import artefact_key
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import RagPipelineError
-from rag_pipeline.stages.outcomes import Produced, failed, for_each, lost
+from rag_pipeline.stages.outcomes import Produced, failed, for_each, lost, timed_together
 from rag_pipeline.stages.vectors import TEXTS_PER_GROUP, Embedded, embedded, note_paid, passage_hash, put_vectors
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
@@ -39,7 +39,7 @@ def embed(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
     readable = [item for item in items if item.document_id in inputs]
     sizes = {document_id: len(each.texts) for document_id, each in inputs.items()}
     for group in in_groups(readable, sizes, TEXTS_PER_GROUP):
-        yield from _embed_group(workspace, [inputs[item.document_id] for item in group])
+        yield from timed_together(_embed_group(workspace, [inputs[item.document_id] for item in group]), sizes)
 
 
 def _embed_group(workspace: Workspace, group: Sequence[_Inputs]) -> Iterator[StageOutcome]:

@@ -11,7 +11,7 @@ from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.ports import CollectionGeneration, VectorRow, Vectors
 from rag_pipeline.core.work import StageOutcome, WorkItem
 from rag_pipeline.errors import InternalError, MissingArtefactError, RagPipelineError
-from rag_pipeline.stages.outcomes import Produced, failed, lost, produced
+from rag_pipeline.stages.outcomes import Produced, failed, lost, produced, timed_together
 from rag_pipeline.stages.snapshot import snapshot_of, write_snapshot
 from rag_pipeline.stages.workspace import Workspace, in_groups
 
@@ -65,7 +65,8 @@ def index(workspace: Workspace, items: Sequence[WorkItem]) -> Iterator[StageOutc
     ready = [item for item in items if item.document_id in prepared]
     sizes = {document_id: len(each.chunks) for document_id, each in prepared.items()}
     for group in in_groups(ready, sizes, ROWS_PER_GROUP):
-        yield from _index_group(workspace, generation, [prepared[item.document_id] for item in group])
+        versions = [prepared[item.document_id] for item in group]
+        yield from timed_together(_index_group(workspace, generation, versions), sizes)
 
 
 def _prepare(workspace: Workspace, item: WorkItem) -> VersionRows:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rag_pipeline.core.documents import Stage
 from rag_pipeline.core.work import OutcomeKind, StageOutcome, WorkItem
@@ -107,6 +107,22 @@ def for_each(
     finally:
         for future in futures:
             future.cancel()
+
+
+def timed_together(outcomes: Iterator[StageOutcome], sizes: Mapping[str, int]) -> list[StageOutcome]:
+    """Outcomes of documents that were worked on together, each with its share of the time, by its size.
+
+    Args:
+        outcomes: of the group; the work is done while they are drawn.
+        sizes: by document id.
+    """
+    started = time.monotonic()
+    found = list(outcomes)
+    milliseconds = (time.monotonic() - started) * 1000
+    total = sum(max(sizes[each.item.document_id], 1) for each in found)
+    return [
+        replace(each, milliseconds=round(milliseconds * max(sizes[each.item.document_id], 1) / total)) for each in found
+    ]
 
 
 def attempt(stage: Stage, item: WorkItem, work: Callable[[WorkItem], Produced]) -> StageOutcome:

@@ -2,6 +2,8 @@
 
 import getpass
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from rag_pipeline.core.documents import Status
-from rag_pipeline.errors import ConfigurationError, CorruptDocumentError, EmbeddingUnavailableError
+from rag_pipeline.errors import (
+    ConfigurationError,
+    CorruptDocumentError,
+    EmbeddingUnavailableError,
+    ResourceNotFoundError,
+)
 from rag_pipeline.settings import Settings
 from rag_pipeline_tests.adapters.postgres.rows import fail
 from rag_pipeline_tests.cli.commands import Command, command_on, lines
@@ -41,6 +48,9 @@ def test_submit_keeps_the_given_path_and_metadata(
     (again,) = lines(command(*submit, 'allowed_to=["alice"]', "--by", "alice"))
     assert (again["id"], again["duplicate"], again["metadata"]) == (document["id"], True, {"allowed_to": ["alice"]})
     assert isinstance(command(*submit, "lang").exception, ConfigurationError)
+    nothing_made = command("submit", "docs/submit.txt", "--kb", "never", "--metadata", "lang")
+    assert isinstance(nothing_made.exception, ConfigurationError)
+    assert isinstance(command("status", "--kb", "never").exception, ResourceNotFoundError)
     (tmp_path / "by.txt").write_text("Another text.")
     (other,) = lines(command("submit", "by.txt", "--kb", KB, "--json", "--by", "bob"))
     assert other["created_by"] == "bob"
@@ -75,3 +85,17 @@ def test_retry_waits_for_the_end(runner: Runner, command: Command) -> None:
     ended.join()
     assert result.exit_code == 1
     assert json.loads(result.stdout)["error"]["message"] == "it is damaged"
+
+
+def test_names_that_look_like_emoji_are_shown_as_they_are(runner: Runner, command: Command) -> None:
+    runner.submit("root:x:0.txt", "One.")
+    assert "root:x:0.txt" in command("documents", "--kb", KB, "--page-size", "1000").stdout
+    assert "no document here" in command("documents", "--kb", KB, "--page", "99").stdout
+
+
+def test_an_error_of_the_file_system_is_one_line(runner: Runner, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "rag_pipeline.cli.main", "evaluate", str(tmp_path)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert str(tmp_path) in "".join(ended.stderr.split("\n"))

@@ -23,6 +23,13 @@ def command(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Command:
     return command_on(runner.system.settings, monkeypatch)
 
 
+def test_a_set_judges_pages_or_documents(command: Command, tmp_path: Path) -> None:
+    folder = write_questions(tmp_path / "mixed", {"kestrel": "kestrel", "merlin": "birds.pdf#p0002"})
+    error = command("evaluate", str(folder), "--attach", KB).exception
+    assert isinstance(error, ConfigurationError)
+    assert "judges pages ('birds.pdf#p0002') and whole documents ('kestrel')" in str(error)
+
+
 def test_a_set_on_its_way(runner: Runner, command: Command, tmp_path: Path) -> None:
     folder = str(write_questions(tmp_path / "birds", {"kestrel": "kestrel", "merlin": "merlin.txt"}))
     kestrel = runner.submit("kestrel.txt", "The kestrel and the vole.")

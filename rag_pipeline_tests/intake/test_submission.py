@@ -375,6 +375,21 @@ def test_folders_keep_relative_paths_and_pass_over_hidden_files(
     ]
 
 
+def test_links_out_of_a_folder_are_refused(submission: Submission, kb: KnowledgeBase, tmp_path: Path) -> None:
+    write(tmp_path, "docs/a.txt", "docs/below/b.txt", "secret.txt")
+    docs = tmp_path / "docs"
+    (docs / "inside.txt").symlink_to("below/b.txt")
+    for name, target in (("out.txt", "../secret.txt"), ("nothing.txt", "gone"), ("loop.txt", "loop.txt"), ("up", "..")):
+        (docs / name).symlink_to(target)
+    results = {result.source_path: result for result in submission.submit_many(kb.name, [docs])}
+    assert {path for path, result in results.items() if result.error is None} == {"a.txt", "below/b.txt", "inside.txt"}
+    refused = {path: str(result.error) for path, result in results.items() if result.error is not None}
+    assert refused.keys() == {"out.txt", "nothing.txt", "loop.txt", "up"}
+    assert all("symbolic link" in message for message in refused.values())
+    [named] = submission.submit_many(kb.name, [docs / "out.txt"])
+    assert named.error is None, "who names a link means its target"
+
+
 def test_a_file_keeps_the_relative_path_that_was_given(
     submission: Submission, kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

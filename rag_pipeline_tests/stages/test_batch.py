@@ -13,7 +13,7 @@ from rag_pipeline.errors import VectorStoreUnavailableError
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
 from rag_pipeline.stages.batch import BatchRequest, run_batch
-from rag_pipeline_tests.embedding_server import POISON
+from rag_pipeline_tests.embedding_server import POISON, Answer
 from rag_pipeline_tests.stages.runner import ALL, KB, Runner, running, running_system_again
 
 
@@ -97,6 +97,18 @@ def test_stage_without_its_upstream_says_where_to_begin(runner: Runner) -> None:
     assert error is not None
     assert error.code == "missing_artefact"
     assert "materialize from source_document" in str(error)
+
+
+def test_the_time_of_stages_that_work_on_many_documents_is_shared_out_by_size(settings: Settings) -> None:
+    with running(settings) as runner:
+        long = "\n\n".join(f"Paragraph {number} speaks of valve {number}." * 9 for number in range(60))
+        documents = [runner.submit("short.txt", "One valve."), runner.submit("long.txt", long)]
+        runner.system.embedding.script(Answer(wait_seconds=0.5))
+        assert runner.run(*documents).ready == 2
+        for stage, least in ((Stage.EMBEDDINGS, 500), (Stage.INDEX_WRITES, 1)):
+            spent = {each.item.file_name: each.milliseconds for each in runner.reported if each.stage is stage}
+            assert sum(spent.values()) >= least
+            assert spent["long.txt"] > spent["short.txt"]
 
 
 def test_changed_chunking_builds_the_next_version_and_pays_only_for_new_texts(settings: Settings) -> None:

@@ -6,20 +6,28 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from rag_pipeline.errors import FactsUnavailableError
+from rag_pipeline.errors import ConfigurationError, FactsUnavailableError
 
 
 def create_engine(url: str, *, pool_size: int = 8) -> sa.Engine:
     """An engine that notices dead connections and gives up on an unreachable server after 5 s.
 
     `url` is a SQLAlchemy URL, as `Settings.require_postgres` returns it.
+
+    Raises:
+        ConfigurationError: it is none.
     """
-    return sa.create_engine(
-        url,
-        pool_pre_ping=True,
-        pool_size=pool_size,
-        connect_args={"connect_timeout": 5, "options": "-c timezone=utc", "application_name": "rag_pipeline"},
-    )
+    try:
+        return sa.create_engine(
+            url,
+            pool_pre_ping=True,
+            pool_size=pool_size,
+            connect_args={"connect_timeout": 5, "options": "-c timezone=utc", "application_name": "rag_pipeline"},
+        )
+    except exc.ArgumentError as error:  # its message may hold the password
+        raise ConfigurationError(
+            "RAG_POSTGRES_URL is not of the form postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        ) from error
 
 
 @contextmanager

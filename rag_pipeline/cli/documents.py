@@ -91,7 +91,7 @@ def submit(
             told = "their metadata updated, " if metadata and known else ""
             console.print(
                 f"{len(accepted) - len(known)} new or changed, {len(known)} known already ({told}{queued} of them "
-                f"queued again), {len(results) - len(accepted)} refused"
+                f"waiting to be worked on), {len(results) - len(accepted)} refused"
             )
         failed = len(results) - len(accepted)
         if wait and accepted:
@@ -192,12 +192,14 @@ def wait_with_progress(
     """Wait for documents with a live line of counts; failures are printed as they happen."""
     reported: set[tuple[str, int]] = set()
     started = time.monotonic()
+    settled_before: int | None = None
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, disable=quiet
     ) as progress:
         task = progress.add_task("waiting")
 
         def look(found: list[Document]) -> None:
+            nonlocal settled_before
             settled = sum(each.is_settled and each.retry_at is None for each in found)
             counts: dict[Status, int] = {}
             for each in found:
@@ -210,7 +212,8 @@ def wait_with_progress(
                         f"[red]failed[/] {escape(each.source_path)} at {each.error.stage} ({each.error.error_class}): "
                         f"{escape(each.error.message)}{_retry(each)}"
                     )
-            rate = settled / max(time.monotonic() - started, 0.001) * 60
+            settled_before = settled if settled_before is None else settled_before
+            rate = (settled - settled_before) / max(time.monotonic() - started, 0.001) * 60
             text = "  ".join(f"{_colored(each)} {count}" for each, count in sorted(counts.items()))
             progress.update(task, description=f"{settled}/{len(found)}  {text}  {rate:.0f} documents/min")
 
@@ -271,12 +274,13 @@ def _spinner(text: str, *, quiet: bool) -> Iterator[Callable[[], None]]:
 
 def _status_table(client: RagClient, kb: str) -> Table:
     counts = client.count_by_status(kb)
-    table = Table(title=f"{kb}: {sum(counts.values())} documents", box=None, title_justify="left")
-    table.add_column("status")
+    table = Table(box=None)
+    table.add_column(escape(kb))
     table.add_column("documents")
     for each in Status:
         if each in counts:
             table.add_row(_colored(each), str(counts[each]))
+    table.add_row("all", str(sum(counts.values())))
     for document in client.documents(kb, status="FAILED", page_size=10) if Status.FAILED in counts else []:
         if document.error is not None:
             table.add_row(

@@ -23,6 +23,7 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.adapters.postgres.ledger import RetryPolicy
 from rag_pipeline.local.servers import EmbeddedServers
 from rag_pipeline.settings import Settings
+from rag_pipeline_tests.model_server import ModelServer
 
 if TYPE_CHECKING:
     from rag_pipeline_tests.query.library import Library
@@ -157,3 +158,10 @@ def _drop_collections(own: Settings) -> None:
                 client.drop_collection(collection)
     finally:
         client.close()
+
+
+@pytest.fixture
+def models() -> Iterator[ModelServer]:
+    """A chat and rerank endpoint on loopback."""
+    with ModelServer() as server:
+        yield server

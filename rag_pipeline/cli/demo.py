@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from rag_pipeline.cli.documents import wait_with_progress
+from rag_pipeline.cli.documents import console, wait_with_progress
 from rag_pipeline.cli.questions import print_results
 from rag_pipeline.core.documents import Status
 from rag_pipeline.errors import ConfigurationError
@@ -20,8 +19,6 @@ from rag_pipeline.settings import Settings
 KNOWLEDGE_BASE = "demo"
 QUESTIONS_ASKED = 3
 WAIT_SECONDS = 900.0
-
-console = Console(highlight=False, emoji=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,9 +137,8 @@ class Submission:
         """Take in files and whole folders; a file that is refused does not stop the others.
 
         Files below a folder keep their path relative to it; hidden ones are passed over, and symbolic links that lead
-        out of the folder are refused. A file that is named itself
-        keeps its path as it was given if that is relative and has no `..`, else only its name. `progress` is called in
-        this thread once per file, as they finish.
+        out of the folder are refused. A file that is named itself keeps its path as it was given if that is relative
+        and has no `..`, else only its name. `progress` is called in this thread once per file, as they finish.
 
         Returns:
             One result per file, in the order found (folders sorted by path).

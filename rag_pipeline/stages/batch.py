@@ -221,9 +221,8 @@ class _BatchRun:
         for stage in Stage:
             due = self._due(stage, alive)
             if due:
-                passed = {item.document_id for item in self._run_stage(stage, due)}
-                asked = {item.document_id for item in due}
-                alive = [item for item in alive if item.document_id in passed or item.document_id not in asked]
+                ended = {item.document_id for item in due} - {item.document_id for item in self._run_stage(stage, due)}
+                alive = [item for item in alive if item.document_id not in ended]
         self._workspace.ledger.hand_back(alive)
 
     def _due(self, stage: Stage, alive: list[WorkItem]) -> list[WorkItem]:
@@ -233,9 +232,10 @@ class _BatchRun:
         """
         if stage in self._request.stages:
             return alive
-        pays = bool({Stage.EMBEDDINGS, Stage.INDEX_WRITES} & set(self._request.stages))
-        is_needed = stage is Stage.CHUNK_SNAPSHOT and pays
-        return [item for item in alive if is_needed and item.document_id in self._opened]
+        pays = not {Stage.EMBEDDINGS, Stage.INDEX_WRITES}.isdisjoint(self._request.stages)
+        if stage is Stage.CHUNK_SNAPSHOT and pays:
+            return [item for item in alive if item.document_id in self._opened]
+        return []
 
     def _run_stage(self, stage: Stage, items: list[WorkItem]) -> list[WorkItem]:
         """Do one stage and return the documents that go on."""

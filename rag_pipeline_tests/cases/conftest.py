@@ -31,12 +31,6 @@ def reading(
 
 
 @pytest.fixture
-def models() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture
 def client(runner: Runner, models: ModelServer) -> Iterator[RagClient]:
     """A client of the module's `runner` whose questions the model server answers."""
     chat = {"chat_url": models.url, "chat_model": "m"}

@@ -184,25 +184,19 @@ def harbour(servers: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def reranker() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture
-def reranked(harbour: Book, reranker: ModelServer) -> Iterator[RagClient]:
+def reranked(harbour: Book, models: ModelServer) -> Iterator[RagClient]:
     settings = harbour.runner.system.settings
-    with RagClient(settings.model_copy(update={"rerank_url": reranker.url, "rerank_timeout_seconds": 0.5})) as client:
+    with RagClient(settings.model_copy(update={"rerank_url": models.url, "rerank_timeout_seconds": 0.5})) as client:
         yield client
 
 
 @pytest.mark.parametrize("failure", RERANKERS.values(), ids=RERANKERS.keys())
 def test_without_the_reranker_the_fused_order_is_given_and_the_trace_says_why(
-    harbour: Book, reranked: RagClient, reranker: ModelServer, failure: Scripted
+    harbour: Book, reranked: RagClient, models: ModelServer, failure: Scripted
 ) -> None:
     plain = harbour.client.retrieve(harbour.name, "harbour crane")
     assert len(plain.results) == len(HARBOUR)
-    reranker.script_rerank(failure, failure)
+    models.script_rerank(failure, failure)
     run = reranked.retrieve(harbour.name, "harbour crane")
     assert run.results == plain.results
     assert not run.trace.is_reranked
@@ -210,11 +204,11 @@ def test_without_the_reranker_the_fused_order_is_given_and_the_trace_says_why(
     assert run.trace.degradations[0].message
 
 
-def test_an_index_that_was_not_sent_is_passed_over(harbour: Book, reranked: RagClient, reranker: ModelServer) -> None:
+def test_an_index_that_was_not_sent_is_passed_over(harbour: Book, reranked: RagClient, models: ModelServer) -> None:
     plain = [hit.source_path for hit in harbour.client.retrieve(harbour.name, "harbour crane").results]
     scores = [(99, 0.99), (4, 0.9), (0, 0.5), (1, 0.4), (2, 0.3), (3, 0.2)]
     found = ", ".join(f'{{"index": {place}, "relevance_score": {score}}}' for place, score in scores)
-    reranker.script_rerank(Scripted(body=f'{{"results": [{found}]}}'))
+    models.script_rerank(Scripted(body=f'{{"results": [{found}]}}'))
     run = reranked.retrieve(harbour.name, "harbour crane")
     assert [hit.source_path for hit in run.results] == [plain[4], *plain[:4]]
     assert [hit.rerank_score for hit in run.results] == [0.9, 0.5, 0.4, 0.3, 0.2]
@@ -222,10 +216,10 @@ def test_an_index_that_was_not_sent_is_passed_over(harbour: Book, reranked: RagC
 
 
 def test_hits_without_a_score_stay_behind_those_with_one(
-    harbour: Book, reranked: RagClient, reranker: ModelServer
+    harbour: Book, reranked: RagClient, models: ModelServer
 ) -> None:
     plain = [hit.source_path for hit in harbour.client.retrieve(harbour.name, "harbour crane").results]
-    reranker.script_rerank(Scripted(body='{"results": [{"index": 2, "relevance_score": 0.1}]}'))
+    models.script_rerank(Scripted(body='{"results": [{"index": 2, "relevance_score": 0.1}]}'))
     run = reranked.retrieve(harbour.name, "harbour crane")
     assert [hit.source_path for hit in run.results] == [plain[2], *(each for each in plain if each != plain[2])]
     assert run.trace.is_reranked

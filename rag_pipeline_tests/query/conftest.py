@@ -8,7 +8,6 @@ from rag_pipeline.adapters.postgres.facts import Facts
 from rag_pipeline.core.ports import CollectionGeneration
 from rag_pipeline.settings import Settings
 from rag_pipeline_tests.embedding_server import EmbeddingServer
-from rag_pipeline_tests.model_server import ModelServer
 from rag_pipeline_tests.query.corpus import DIMENSIONS, Corpus, WatchedIndex
 
 
@@ -29,9 +28,3 @@ def corpus(servers: Settings, facts: Facts, request: pytest.FixtureRequest) -> I
         embedder.close()
     index.drop(generation)
     index.close()
-
-
-@pytest.fixture
-def models() -> Iterator[ModelServer]:
-    with ModelServer() as server:
-        yield server

@@ -26,6 +26,10 @@ _CAPTION_DISTANCE = 30.0
 """Points between an image and its caption."""
 _OCR_WINS = 0.5
 """OCR replaces a poor text layer unless it finds less than this share of its characters."""
+UNSEEN = (
+    "vertical text in a font that neither the file nor this machine has; with one installed (Debian: fonts-noto-cjk) "
+    "it can be read"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,12 +43,6 @@ class PageContent:
     reason: str | None = None
     pieces: list[Piece] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-
-UNSEEN = (
-    "vertical text in a font that neither the file nor this machine has; with one installed (Debian: fonts-noto-cjk) "
-    "it can be read"
-)
 
 
 class PageReader:
